@@ -1,0 +1,211 @@
+//! Small whole files outside the log, and the lock on a directory.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// No small file is larger; a larger one is not ours, and is not read into memory.
+const FILE_SIZE_MAX: u64 = 1 << 20;
+
+/// Reads a small file whole. `NotFound` means that there is none; `InvalidData` that it is over
+/// 1 MiB.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_SIZE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_SIZE_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(bytes)
+}
+
+/// Like [`read`], as text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Writes a file whole under a name that is not taken; `AlreadyExists` if it is. On return bytes
+/// and name survive a power cut; before, there is no file of that name. `mode` is the permission
+/// bits.
+pub fn create_durable(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let (dir, temporary) = write_temporary(path, bytes, mode)?;
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
+    let cwd = rustix::fs::CWD;
+    if let Err(errno) = rustix::fs::renameat_with(cwd, &temporary, cwd, path, flags) {
+        std::fs::remove_file(&temporary)?;
+        return Err(errno.into());
+    }
+    dir.sync_all()
+}
+
+/// Writes a file whole in place of what was there. A reader, or a crash, meets the old file or
+/// the new one, never a mixture. On return the new one survives a power cut.
+pub fn replace_durable(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let (dir, temporary) = write_temporary(path, bytes, mode)?;
+    std::fs::rename(&temporary, path)?;
+    dir.sync_all()
+}
+
+fn write_temporary(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(File, std::path::PathBuf)> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = File::open(parent)?;
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = parent.join(temporary);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+    file.write_all(bytes)?;
+    // Before the rename: else the name could survive a power cut and the bytes not.
+    file.sync_all()?;
+    Ok((dir, temporary))
+}
+
+/// Makes a directory, and its parents, unless it is there. On return the new names survive a
+/// power cut. `mode` is the permission bits of what is made.
+pub fn create_dir_durable(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    create_dir_durable(parent, 0o755)?;
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
+    File::open(parent)?.sync_all()
+}
+
+/// The names in a directory, in ascending order; names that are not UTF-8 are left out.
+pub fn list(path: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Permission bits of a file or directory.
+pub fn mode(path: &Path) -> io::Result<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o7777)
+}
+
+/// Why [`Lock::acquire`] did not get the lock.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process holds it; its pid, where the file tells.
+    Held(Option<u32>),
+    /// The file cannot be opened or locked.
+    Io(io::Error),
+}
+
+/// An exclusive lock on a file that names its holder. It ends with the value, and with the
+/// process however that ends. Advisory: it keeps out whoever asks for it.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock at `path`, making the file if there is none, and writes this process's pid
+    /// into it. Does not wait.
+    pub fn acquire(path: &Path) -> Result<Self, LockError> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(LockError::Io)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                // A holder that has not written its pid yet is a holder all the same.
+                let pid = match file.read_to_string(&mut text) {
+                    Ok(_) => text.trim().parse().ok(),
+                    Err(_) => None,
+                };
+                return Err(LockError::Held(pid));
+            }
+            Err(errno) => return Err(LockError::Io(errno.into())),
+        }
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write(&mut file).map_err(LockError::Io)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// The name of the file system that holds `path`, for those on which durability or locks do not
+/// mean what the log needs (design: network file systems are refused, tmpfs gets a warning).
+pub fn unsuitable_filesystem(path: &Path) -> io::Result<Option<Unsuitable>> {
+    // The kernel's magic numbers, from linux/magic.h and the file systems' own headers.
+    let kind = rustix::fs::statfs(path)?.f_type;
+    let kind = u64::try_from(kind).unwrap_or_default() & 0xffff_ffff;
+    Ok(Some(match kind {
+        0x6969 => Unsuitable::Network("nfs"),
+        0xff53_4d42 => Unsuitable::Network("cifs"),
+        0xfe53_4d42 => Unsuitable::Network("smb2"),
+        0x517b => Unsuitable::Network("smb"),
+        0x0102_1997 => Unsuitable::Network("9p"),
+        0x00c3_6400 => Unsuitable::Network("ceph"),
+        0x6573_5546 => Unsuitable::Network("fuse"),
+        0x0102_1994 => Unsuitable::Memory("tmpfs"),
+        _ => return Ok(None),
+    }))
+}
+
+/// A file system that a shard directory should not be on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsuitable {
+    /// Another machine may write there too, and a lock may not hold. Refused.
+    Network(&'static str),
+    /// Gone with the power. Good for a try.
+    Memory(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_created_file_is_never_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("once");
+        create_durable(&path, b"first", 0o600).expect("a new name");
+        let again = create_durable(&path, b"second", 0o600).expect_err("the name is taken");
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read(&path).expect("the file"), b"first");
+        assert_eq!(mode(&path).expect("the file"), 0o600);
+        replace_durable(&path, b"third", 0o600).expect("a replacement");
+        assert_eq!(read(&path).expect("the file"), b"third");
+        assert_eq!(list(dir.path()).expect("the directory"), ["once"], "no temporary file is left");
+    }
+
+    #[test]
+    fn a_held_lock_names_its_holder() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock");
+        let lock = Lock::acquire(&path).expect("free");
+        match Lock::acquire(&path) {
+            Err(LockError::Held(pid)) => assert_eq!(pid, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(lock);
+        Lock::acquire(&path).expect("free again");
+    }
+}

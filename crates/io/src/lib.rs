@@ -1,0 +1,28 @@
+//! The seam to the machine: [`Disk`], [`Clock`] and [`Entropy`], real and simulated.
+//!
+//! Nothing else in the project opens a file, asks the time or draws randomness; `clippy.toml`
+//! bans the standard library's ways around this crate. All `unsafe` code of the project may live
+//! here and nowhere else; so far there is none.
+//!
+//! - [`disk`]: what the engine asks of a directory of files; [`RealDisk`] and [`SimDisk`] keep the
+//!   same promises, which `disk::conformance` tests on both.
+//! - [`clock`]: wall clock and boot-time clock.
+//! - [`entropy`]: random bytes.
+//! - [`files`]: small whole files outside the log (identity, routing, secrets), replaced
+//!   atomically, and the lock on a directory.
+
+#![expect(clippy::disallowed_methods, reason = "this crate is the seam that the ban protects")]
+
+pub mod clock;
+pub mod disk;
+pub mod entropy;
+pub mod files;
+pub mod process;
+mod real;
+mod sim;
+
+pub use clock::{BootId, BootTime, Clock, ManualClock, SystemClock};
+pub use disk::{Disk, DiskFile, FileName};
+pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use real::{RealDisk, RealFile};
+pub use sim::{SimDisk, SimFile, Unsynced};

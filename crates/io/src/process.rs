@@ -1,0 +1,33 @@
+//! What a process asks of its parent and the kernel.
+
+use std::io;
+
+/// Ends this process with SIGKILL when the process `parent` ends, however it ends. Call it first
+/// thing in a child: if the parent is gone already, the answer is `NotFound`.
+///
+/// The kernel binds the signal to the *thread* that started this process; a parent starts its
+/// children from its main thread.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // Asked after the signal was armed: a parent that died in between is seen here.
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+    if now == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Asks the process `pid` to stop (SIGTERM). `NotFound` if there is none.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    signal(pid, rustix::process::Signal::TERM)
+}
+
+/// Ends the process `pid` (SIGKILL). `NotFound` if there is none.
+pub fn kill(pid: u32) -> io::Result<()> {
+    signal(pid, rustix::process::Signal::KILL)
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) -> io::Result<()> {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    rustix::process::kill_process(pid, signal).map_err(|errno| match errno {
+        rustix::io::Errno::SRCH => io::ErrorKind::NotFound.into(),
+        other => other.into(),
+    })
+}
