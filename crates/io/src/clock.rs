@@ -58,7 +58,9 @@ impl SystemClock {
         let text = crate::files::read_text("/proc/sys/kernel/random/boot_id".as_ref())?;
         let digits: String = text.trim().chars().filter(|&digit| digit != '-').collect();
         let value = u128::from_str_radix(&digits, 16).map_err(std::io::Error::other)?;
-        Ok(Self { boot: BootId(value.to_be_bytes()) })
+        Ok(Self {
+            boot: BootId(value.to_be_bytes()),
+        })
     }
 }
 
@@ -71,12 +73,17 @@ fn millis(time: rustix::time::Timespec) -> u64 {
 
 impl Clock for SystemClock {
     fn wall(&self) -> Timestamp {
-        Timestamp(millis(rustix::time::clock_gettime(rustix::time::ClockId::Realtime)))
+        Timestamp(millis(rustix::time::clock_gettime(
+            rustix::time::ClockId::Realtime,
+        )))
     }
 
     fn boot(&self) -> BootTime {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        BootTime { boot: self.boot, elapsed: Duration::from_millis(millis(now)) }
+        BootTime {
+            boot: self.boot,
+            elapsed: Duration::from_millis(millis(now)),
+        }
     }
 }
 
@@ -88,7 +95,10 @@ impl ManualClock {
     /// Starts at `wall`, on the first boot.
     #[must_use]
     pub fn new(wall: Timestamp) -> Self {
-        let boot = BootTime { boot: BootId([1; 16]), elapsed: Duration::from_secs(100) };
+        let boot = BootTime {
+            boot: BootId([1; 16]),
+            elapsed: Duration::from_secs(100),
+        };
         Self(Arc::new(Mutex::new((wall, boot))))
     }
 
@@ -133,6 +143,9 @@ mod tests {
         let (wall, boot) = (clock.wall(), clock.boot());
         assert!(wall > Timestamp(1_700_000_000_000));
         assert!(clock.boot().elapsed >= boot.elapsed);
-        assert_eq!(clock.boot().boot, SystemClock::new().expect("/proc").boot().boot);
+        assert_eq!(
+            clock.boot().boot,
+            SystemClock::new().expect("/proc").boot().boot
+        );
     }
 }

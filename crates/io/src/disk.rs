@@ -72,9 +72,7 @@ impl FileName {
     /// Checks a name; `None` if it is not one that we make.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
-        let valid = |byte: u8| {
-            matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_')
-        };
+        let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_');
         let fits = (1..=64).contains(&name.len());
         (fits && name.bytes().all(valid) && !name.starts_with('.')).then(|| Self(name.into()))
     }

@@ -56,8 +56,12 @@ fn write_temporary(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(File, st
     temporary.push(name);
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = parent.join(temporary);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&temporary)?;
     file.write_all(bytes)?;
     // Before the rename: else the name could survive a power cut and the bytes not.
     file.sync_all()?;
@@ -193,7 +197,11 @@ mod tests {
         assert_eq!(mode(&path).expect("the file"), 0o600);
         replace_durable(&path, b"third", 0o600).expect("a replacement");
         assert_eq!(read(&path).expect("the file"), b"third");
-        assert_eq!(list(dir.path()).expect("the directory"), ["once"], "no temporary file is left");
+        assert_eq!(
+            list(dir.path()).expect("the directory"),
+            ["once"],
+            "no temporary file is left"
+        );
     }
 
     #[test]

@@ -11,7 +11,10 @@
 //! - [`files`]: small whole files outside the log (identity, routing, secrets), replaced
 //!   atomically, and the lock on a directory.
 
-#![expect(clippy::disallowed_methods, reason = "this crate is the seam that the ban protects")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this crate is the seam that the ban protects"
+)]
 
 pub mod clock;
 pub mod disk;

@@ -11,7 +11,11 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Asked after the signal was armed: a parent that died in between is seen here.
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
-    if now == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    if now == Some(parent) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
 }
 
 /// Asks the process `pid` to stop (SIGTERM). `NotFound` if there is none.

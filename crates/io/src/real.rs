@@ -23,7 +23,10 @@ impl RealDisk {
             .read(true)
             .custom_flags(oflags(rustix::fs::OFlags::DIRECTORY))
             .open(path)?;
-        Ok(Self { path: Arc::new(path.to_owned()), dir: Arc::new(dir) })
+        Ok(Self {
+            path: Arc::new(path.to_owned()),
+            dir: Arc::new(dir),
+        })
     }
 
     /// Where the directory is, for messages.
@@ -45,17 +48,27 @@ impl Disk for RealDisk {
     type File = RealFile;
 
     fn create(&self, name: &FileName) -> io::Result<RealFile> {
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).open(self.path_of(name))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(self.path_of(name))?;
         Ok(RealFile(file))
     }
 
     fn open(&self, name: &FileName) -> io::Result<RealFile> {
-        OpenOptions::new().read(true).write(true).open(self.path_of(name)).map(RealFile)
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.path_of(name))
+            .map(RealFile)
     }
 
     fn open_read_only(&self, name: &FileName) -> io::Result<RealFile> {
-        OpenOptions::new().read(true).open(self.path_of(name)).map(RealFile)
+        OpenOptions::new()
+            .read(true)
+            .open(self.path_of(name))
+            .map(RealFile)
     }
 
     fn rename_exclusive(&self, from: &FileName, to: &FileName) -> io::Result<()> {

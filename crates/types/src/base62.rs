@@ -1,7 +1,8 @@
 //! Base62, digits `0-9A-Za-z` in that order, most significant first.
 
 /// The digits, in the order of their value.
-pub(crate) const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+pub(crate) const ALPHABET: &[u8; 62] =
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The value of one digit, or `None` for any other byte.
 pub(crate) const fn digit(byte: u8) -> Option<u8> {

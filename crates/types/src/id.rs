@@ -27,7 +27,9 @@ impl Slot {
     /// Two base62 digits whose value is below 256; anything else is a missing id (k06).
     fn from_text(text: &[u8]) -> Result<Self, IdError> {
         let value = base62::decode(text).ok_or(IdError::NotBase62)?;
-        u8::try_from(value).map(Slot).map_err(|_| IdError::NoSuchSlot)
+        u8::try_from(value)
+            .map(Slot)
+            .map_err(|_| IdError::NoSuchSlot)
     }
 }
 
@@ -198,7 +200,11 @@ impl OutboxId {
         bytes[0] = slot.0;
         bytes[1..].copy_from_slice(random);
         let id = Self(bytes);
-        if id.value() >= OUTBOX_RANDOM_END { Err(IdError::OutOfRange) } else { Ok(id) }
+        if id.value() >= OUTBOX_RANDOM_END {
+            Err(IdError::OutOfRange)
+        } else {
+            Ok(id)
+        }
     }
 
     /// Reads an outbox id.

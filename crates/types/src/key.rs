@@ -54,7 +54,9 @@ impl IdempotencyKey {
     /// (a structured-field string).
     pub fn parse_header(value: &str) -> Result<Self, KeyError> {
         let value = value.trim_matches([' ', '\t']);
-        let bare = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let bare = value
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'));
         Self::parse(bare.unwrap_or(value))
     }
 
@@ -62,7 +64,11 @@ impl IdempotencyKey {
     pub fn mint(mut fill: impl FnMut(&mut [u8])) -> Self {
         let mut bytes = [0; 16];
         fill(&mut bytes);
-        Self(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
+        Self(
+            uuid::Builder::from_random_bytes(bytes)
+                .into_uuid()
+                .into_bytes(),
+        )
     }
 
     fn check(uuid: Uuid) -> Result<Self, KeyError> {
@@ -128,8 +134,16 @@ mod tests {
     #[test]
     fn case_and_quotes_do_not_matter() {
         let key = IdempotencyKey::parse(KEY).expect("a key");
-        for text in [KEY.to_uppercase(), format!("\"{KEY}\""), format!(" {KEY}\t")] {
-            assert_eq!(IdempotencyKey::parse_header(&text), Ok(key.clone()), "{text}");
+        for text in [
+            KEY.to_uppercase(),
+            format!("\"{KEY}\""),
+            format!(" {KEY}\t"),
+        ] {
+            assert_eq!(
+                IdempotencyKey::parse_header(&text),
+                Ok(key.clone()),
+                "{text}"
+            );
         }
         assert_eq!(key.expose_text(), KEY);
     }
@@ -154,7 +168,10 @@ mod tests {
         for (text, error) in cases {
             assert_eq!(IdempotencyKey::parse_header(text), Err(error), "{text}");
         }
-        assert_eq!(IdempotencyKey::parse("\"f81d4fae-7dec-41d0-a765-00a0c91e6bf6\""), Err(NotAUuid));
+        assert_eq!(
+            IdempotencyKey::parse("\"f81d4fae-7dec-41d0-a765-00a0c91e6bf6\""),
+            Err(NotAUuid)
+        );
     }
 
     #[test]

@@ -18,15 +18,19 @@ mod id;
 mod key;
 mod log_position;
 mod paste;
+mod reason;
 mod request;
 mod time;
 mod token;
 
 pub use error::ErrorKind;
-pub use id::{ClusterId, IdError, OutboxId, PasteId, ShardId, Slot, StoreId, OUTBOX_ID_TEXT_LEN, PASTE_ID_LEN};
+pub use id::{
+    ClusterId, IdError, OUTBOX_ID_TEXT_LEN, OutboxId, PASTE_ID_LEN, PasteId, ShardId, Slot, StoreId,
+};
 pub use key::{IdempotencyKey, KeyDigest, KeyError};
 pub use log_position::{Epoch, Sequence};
 pub use paste::{BodyDigest, Lifetime, LifetimeError, Syntax, SyntaxError, Title, TitleError};
-pub use request::{RequestDigest, RequestHash, REQUEST_DIGEST_VERSION};
+pub use reason::Reason;
+pub use request::{REQUEST_DIGEST_VERSION, RequestDigest, RequestHash};
 pub use time::Timestamp;
 pub use token::{DeleteToken, TokenError, TokenHash};

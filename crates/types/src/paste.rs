@@ -39,7 +39,9 @@ impl Lifetime {
         if secs < LIFETIME_MIN.as_secs() || secs > LIFETIME_MAX.as_secs() {
             return Err(LifetimeError::Range);
         }
-        u32::try_from(secs).map(Self).map_err(|_| LifetimeError::Range)
+        u32::try_from(secs)
+            .map(Self)
+            .map_err(|_| LifetimeError::Range)
     }
 
     /// Reads `90`, `90s`, `10m`, `1h`, `30d`: digits, then at most one unit, nothing else.
@@ -146,9 +148,7 @@ impl std::error::Error for SyntaxError {}
 impl Syntax {
     /// Checks a syntax name.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
-        let valid = |byte: u8| {
-            matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'#' | b'-')
-        };
+        let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'#' | b'-');
         if text.is_empty() || text.len() > SYNTAX_SIZE_MAX || !text.bytes().all(valid) {
             return Err(SyntaxError);
         }
@@ -175,10 +175,19 @@ mod tests {
         assert_eq!(secs("1h"), Ok(3600));
         assert_eq!(secs("30d"), Ok(2_592_000));
         assert_eq!(secs("365d"), Ok(31_536_000));
-        for text in ["59", "0", "0m", "366d", "9223372036854775808", "99999999999999999999d"] {
+        for text in [
+            "59",
+            "0",
+            "0m",
+            "366d",
+            "9223372036854775808",
+            "99999999999999999999d",
+        ] {
             assert_eq!(secs(text), Err(LifetimeError::Range), "{text}");
         }
-        for text in ["", "m", "-1", "+60", "1 d", " 60", "1.5h", "1w", "1D", "60٠", "1hh"] {
+        for text in [
+            "", "m", "-1", "+60", "1 d", " 60", "1.5h", "1w", "1D", "60٠", "1hh",
+        ] {
             assert_eq!(secs(text), Err(LifetimeError::Grammar), "{text}");
         }
     }
@@ -189,7 +198,10 @@ mod tests {
         assert_eq!(Title::parse(&"é".repeat(129)), Err(TitleError::TooLong));
         assert_eq!(Title::parse(""), Err(TitleError::Empty));
         assert_eq!(Title::parse("a\r\nb"), Err(TitleError::Control));
-        assert_eq!(format!("{:?}", Title::parse("diary").expect("a title")), "Title(5 bytes)");
+        assert_eq!(
+            format!("{:?}", Title::parse("diary").expect("a title")),
+            "Title(5 bytes)"
+        );
     }
 
     #[test]

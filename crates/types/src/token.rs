@@ -110,7 +110,10 @@ mod tests {
     #[test]
     fn k16_debug_prints_a_fixed_word() {
         let token = DeleteToken::from_bytes([7; 16]);
-        assert_eq!(format!("{token:?} {:?}", token.hash()), "DeleteToken(secret) TokenHash(..)");
+        assert_eq!(
+            format!("{token:?} {:?}", token.hash()),
+            "DeleteToken(secret) TokenHash(..)"
+        );
     }
 
     #[test]
@@ -122,9 +125,17 @@ mod tests {
         for bit in 0..128 {
             let mut bytes = *token.expose();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!token.hash().matches(&DeleteToken::from_bytes(bytes)), "bit {bit}");
+            assert!(
+                !token.hash().matches(&DeleteToken::from_bytes(bytes)),
+                "bit {bit}"
+            );
         }
-        for wrong in ["", &text[..21], &format!("{text}0"), &text.replace(&text[..1], "-")] {
+        for wrong in [
+            "",
+            &text[..21],
+            &format!("{text}0"),
+            &text.replace(&text[..1], "-"),
+        ] {
             assert_eq!(DeleteToken::parse(wrong), Err(TokenError));
         }
     }

@@ -14,9 +14,15 @@ fn counting() -> impl FnMut(&mut [u8]) {
 
 #[test]
 fn k06_a_prefix_of_256_or_more_is_no_id() {
-    assert_eq!(PasteId::parse("47000000000000").map(|id| id.slot()), Ok(Slot(255)));
+    assert_eq!(
+        PasteId::parse("47000000000000").map(|id| id.slot()),
+        Ok(Slot(255))
+    );
     for prefix in ["48", "49", "4z", "50", "zz"] {
-        assert_eq!(PasteId::parse(&format!("{prefix}000000000000")), Err(IdError::NoSuchSlot));
+        assert_eq!(
+            PasteId::parse(&format!("{prefix}000000000000")),
+            Err(IdError::NoSuchSlot)
+        );
     }
     for text in ["00-000000000000", "00_00000000000", "é0000000000000"] {
         assert!(PasteId::parse(text).is_err(), "{text}");
@@ -54,7 +60,10 @@ fn a_minted_digit_is_uniform_over_the_accepted_bytes() {
 
 #[test]
 fn an_outbox_id_beyond_its_range_is_refused() {
-    assert_eq!(OutboxId::from_parts(Slot(0), &[0xff; 15]), Err(IdError::OutOfRange));
+    assert_eq!(
+        OutboxId::from_parts(Slot(0), &[0xff; 15]),
+        Err(IdError::OutOfRange)
+    );
     let top = OutboxId::parse("47zzzzzzzzzzzzzzzzzzzz").expect("the highest id");
     assert_eq!(top.to_string(), "47zzzzzzzzzzzzzzzzzzzz");
 }
@@ -65,7 +74,12 @@ fn object_keys_are_read_back() {
     let key = id.object_key();
     assert_eq!(key, format!("p/3E/{id}"));
     assert_eq!(PasteId::from_object_key(&key), Some(id));
-    for other in [format!("p/00/{id}"), format!("q/3E/{id}"), format!("p/3E/{id}x"), String::new()] {
+    for other in [
+        format!("p/00/{id}"),
+        format!("q/3E/{id}"),
+        format!("p/3E/{id}x"),
+        String::new(),
+    ] {
         assert_eq!(PasteId::from_object_key(&other), None, "{other}");
     }
 }

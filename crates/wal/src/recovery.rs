@@ -1,0 +1,376 @@
+//! Reading a log back: which segments it is made of, their records, and where it ends.
+//!
+//! Nothing here changes a file. The decisions are the tables "Recovery" of FORMAT.md: one is
+//! [`Headers::judge`](crate::segment::Headers::judge), the other [`decide`].
+
+use std::collections::BTreeSet;
+
+use ostraca_io::{Disk, FileName};
+use ostraca_types::{Epoch, Sequence};
+
+use crate::error::Action;
+use crate::frame::Record;
+use crate::place::Identity;
+use crate::reader::{Beyond, Reader};
+use crate::segment::{Headers, Judgement, NamedFile, Predecessor, SegmentHeader, SegmentId};
+use crate::verify::Report;
+use crate::{Error, Fault};
+
+mod replay;
+
+use replay::Walk;
+
+/// From where a log is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// From its first record.
+    Beginning,
+    /// From the record after this one, which a checkpoint covers. Older segments may be gone.
+    After(Sequence),
+    /// From the oldest segment that is there: for a look at a log whose checkpoint is not known.
+    Oldest,
+}
+
+/// The segments that make up a log, found and judged, their records not yet read.
+#[derive(Debug)]
+pub struct Recovery {
+    identity: Identity,
+    start: Start,
+    /// Segments that a checkpoint covers, with their last sequence, oldest first.
+    covered: Vec<(SegmentId, Sequence)>,
+    /// The segments to read, oldest first.
+    links: Vec<Link>,
+    found: Found,
+    report: Report,
+}
+
+/// One segment of the history.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    header: SegmentHeader,
+    /// Where its successor says that it ends; `None` for the last one.
+    end: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct End {
+    offset: u64,
+    sequence: Sequence,
+    chain: u32,
+}
+
+/// What the directory holds.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    segments: BTreeSet<SegmentId>,
+    /// The highest epoch in any name.
+    pub(crate) epoch_max: Epoch,
+    pub(crate) temporaries: Vec<FileName>,
+    /// Segments outside the history.
+    pub(crate) strays: Vec<SegmentId>,
+}
+
+/// A log that was read to its end. [`crate::Log::take_over`] goes on from it.
+#[derive(Debug)]
+pub struct Recovered {
+    pub(crate) identity: Identity,
+    pub(crate) found: Found,
+    /// Where the next segment goes on: before the tail.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Chain value there.
+    pub(crate) chain: u32,
+    /// Chain value at the end.
+    pub(crate) chain_end: u32,
+    /// The last batch if it has records, as nothing proves it: header and records. Or nothing.
+    pub(crate) tail: Vec<u8>,
+    /// Segments of the history with their last sequence, oldest first.
+    pub(crate) segments: Vec<(SegmentId, Sequence)>,
+    report: Report,
+}
+
+impl Recovered {
+    /// The last record of the log; 0 if it has none.
+    #[must_use]
+    pub fn last_sequence(&self) -> Sequence {
+        self.report.last_sequence
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    pub(crate) fn into_report(self) -> Report {
+        self.report
+    }
+}
+
+impl Recovery {
+    /// Finds the segments of the log and reads their headers; the log must be there from its
+    /// first record. Blocks; changes nothing.
+    pub fn read<D: Disk>(disk: &D, identity: Identity) -> Result<Self, Error> {
+        Self::read_from(disk, identity, Start::Beginning)
+    }
+
+    /// Like [`Self::read`], of a log whose older segments may have been purged.
+    pub fn read_from<D: Disk>(disk: &D, identity: Identity, start: Start) -> Result<Self, Error> {
+        let mut found = Found::list(disk)?;
+        let mut report = Report::default();
+        let last = find_last(disk, &identity, &found, &mut report)?;
+        let mut links = match last {
+            Some(last) => walk_back(disk, &identity, &found, start, last, &mut report)?,
+            None => Vec::new(),
+        };
+        let history: BTreeSet<_> = links.iter().map(|link| link.header.id).collect();
+        found.strays = found.segments.difference(&history).copied().collect();
+        report.passed_over.clone_from(&found.strays);
+        let covered = take_covered(&mut links, start);
+        Ok(Self {
+            identity,
+            start,
+            covered,
+            links,
+            found,
+            report,
+        })
+    }
+
+    /// Reads every record after the start, in order, and finds the end of the log. `visit` sees
+    /// only records of verified batches; its error ends the reading. Memory is bounded by a few
+    /// batches, whatever the log's size. Blocks; changes nothing.
+    pub fn replay<D, E, V>(mut self, disk: &D, mut visit: V) -> Result<Recovered, E>
+    where
+        D: Disk,
+        E: From<Error>,
+        V: FnMut(&Record<'_>) -> Result<(), E>,
+    {
+        let mut at = Walk::start(&self);
+        let mut segments = std::mem::take(&mut self.covered);
+        let mut window = Vec::new();
+        for link in std::mem::take(&mut self.links) {
+            at.enter(&link);
+            let reader = Reader::open(disk, &self.identity, link.header.id)?;
+            let mut reader = reader.with_window(window);
+            match link.end {
+                Some(end) => at.read_sealed(&mut reader, &end, &mut self.report, &mut visit)?,
+                None => at.read_last(&mut reader, &mut self.report, &mut visit)?,
+            }
+            window = reader.into_window();
+            segments.push((link.header.id, at.last()));
+            self.report.segments.push(at.segment_report(link.header.id));
+        }
+        self.report.last_sequence = at.last();
+        self.check_covered(&at)?;
+        Ok(at.recovered(self, segments))
+    }
+
+    fn check_covered(&self, at: &Walk) -> Result<(), Error> {
+        let Start::After(covered) = self.start else {
+            return Ok(());
+        };
+        if at.last() >= covered {
+            return Ok(());
+        }
+        Err(at.damaged(Fault::Behind(covered)))
+    }
+}
+
+impl Found {
+    fn list<D: Disk>(disk: &D) -> Result<Self, Error> {
+        let mut found = Self::default();
+        for name in disk.list().map_err(Action::List.of_directory())? {
+            let id = match NamedFile::of(&name) {
+                Some(NamedFile::Segment(id)) => {
+                    found.segments.insert(id);
+                    id
+                }
+                Some(NamedFile::Temporary(id)) => {
+                    found.temporaries.push(name);
+                    id
+                }
+                None => continue,
+            };
+            found.epoch_max = found.epoch_max.max(id.epoch);
+        }
+        Ok(found)
+    }
+}
+
+/// The highest segment that counts.
+fn find_last<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    found: &Found,
+    report: &mut Report,
+) -> Result<Option<SegmentHeader>, Error> {
+    let mut last = None;
+    for &id in found.segments.iter().rev() {
+        let mut reader = Reader::open(disk, identity, id)?;
+        let headers = reader.headers(identity)?;
+        // Below the last one only the refusals matter.
+        let counts = last.is_none() && reader.counts()?;
+        if let Some(header) = used(id, headers, counts, Sequence(0), report)? {
+            check_size(&reader, &header)?;
+            last = Some(header);
+        }
+    }
+    Ok(last)
+}
+
+/// Applies the table of headers; `None`: pass over.
+fn used(
+    id: SegmentId,
+    headers: Headers,
+    counts: bool,
+    sequence: Sequence,
+    report: &mut Report,
+) -> Result<Option<SegmentHeader>, Error> {
+    match headers.judge(counts) {
+        Judgement::Use(header) => Ok(Some(header)),
+        Judgement::UseAndReport(header) => {
+            report.header_copies_lost.push(id);
+            Ok(Some(header))
+        }
+        Judgement::PassOver => Ok(None),
+        Judgement::Damaged(fault) => Err(damaged(id, 0, sequence, fault)),
+        Judgement::Foreign(store, shard) => Err(Error::Foreign {
+            file: id.file_name(),
+            store,
+            shard,
+        }),
+        Judgement::Newer(version) => Err(Error::NewerFormat {
+            file: id.file_name(),
+            version,
+        }),
+    }
+}
+
+fn check_size<F: ostraca_io::DiskFile>(
+    reader: &Reader<F>,
+    header: &SegmentHeader,
+) -> Result<(), Error> {
+    if reader.size() >= header.segment_size {
+        return Ok(());
+    }
+    let sequence = header.end_sequence_before().next();
+    Err(damaged(header.id, reader.size(), sequence, Fault::FileSize))
+}
+
+/// The history that ends with `last`, oldest first.
+fn walk_back<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    found: &Found,
+    start: Start,
+    last: SegmentHeader,
+    report: &mut Report,
+) -> Result<Vec<Link>, Error> {
+    let mut links = vec![Link {
+        header: last,
+        end: None,
+    }];
+    let mut successor = last;
+    // Ends, because a valid header names a predecessor with a lower name only.
+    while let Some(end) = successor.predecessor {
+        if !found.segments.contains(&end.id) {
+            let needed = match start {
+                Start::Beginning => true,
+                Start::After(covered) => end.end_sequence > covered,
+                Start::Oldest => false,
+            };
+            if needed {
+                return Err(damaged(end.id, 0, end.end_sequence, Fault::Missing));
+            }
+            break;
+        }
+        let reader = Reader::open(disk, identity, end.id)?;
+        let headers = reader.headers(identity)?;
+        let Some(header) = used(end.id, headers, true, end.end_sequence, report)? else {
+            return Err(damaged(end.id, 0, end.end_sequence, Fault::SegmentHeader));
+        };
+        check_size(&reader, &header)?;
+        if header.owner != end.owner {
+            return Err(damaged(end.id, 0, end.end_sequence, Fault::Owner));
+        }
+        let end = End {
+            offset: end.end_offset,
+            sequence: end.end_sequence,
+            chain: successor.chain,
+        };
+        links.push(Link {
+            header,
+            end: Some(end),
+        });
+        successor = header;
+    }
+    links.reverse();
+    Ok(links)
+}
+
+/// Takes off the segments of which a checkpoint covers every record.
+fn take_covered(links: &mut Vec<Link>, start: Start) -> Vec<(SegmentId, Sequence)> {
+    let Start::After(covered) = start else {
+        return Vec::new();
+    };
+    let is_covered = |link: &&Link| link.end.is_some_and(|end| end.sequence <= covered);
+    let count = links.iter().take_while(is_covered).count();
+    let ends = links.drain(..count);
+    ends.filter_map(|link| Some((link.header.id, link.end?.sequence)))
+        .collect()
+}
+
+fn damaged(segment: SegmentId, offset: u64, sequence: Sequence, fault: Fault) -> Error {
+    Error::Damaged {
+        file: segment.file_name(),
+        offset,
+        sequence,
+        fault,
+    }
+}
+
+/// Why the scan of the last segment stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Zeros, or the end of the file.
+    Blank,
+    /// A valid batch that is not the next in order.
+    OutOfOrder(Fault),
+    /// Anything else.
+    Invalid,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    EndOfLog,
+    EndOfLogCut,
+    Damaged(Fault),
+}
+
+/// The table of FORMAT.md: what the end of a scan means, by what lies beyond it.
+pub(crate) fn decide(stop: Stop, beyond: &Beyond) -> Decision {
+    match (stop, beyond) {
+        (Stop::OutOfOrder(fault), _) => Decision::Damaged(fault),
+        (
+            _,
+            Beyond {
+                batch: Some(offset),
+                ..
+            },
+        ) => Decision::Damaged(Fault::LaterBatch(*offset)),
+        (
+            _,
+            Beyond {
+                out_of_reach: Some(offset),
+                ..
+            },
+        ) => Decision::Damaged(Fault::LaterBytes(*offset)),
+        (
+            Stop::Blank,
+            Beyond {
+                bytes_not_zero: 0, ..
+            },
+        ) => Decision::EndOfLog,
+        (Stop::Blank | Stop::Invalid, _) => Decision::EndOfLogCut,
+    }
+}
