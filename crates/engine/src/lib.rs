@@ -1,1 +1,36 @@
-//! .
+//! A shard: one log, one set of rows, one thread that changes them.
+//!
+//! A command goes through four steps (see the project's DESIGN.md): it is **proposed** into a
+//! bounded queue, where nothing is decided; its batch is written and **synced**; it is **applied**
+//! in log order by a pure function, which decides; and then it is **answered**. While one batch
+//! syncs the next one gathers, so there is group commit without timers.
+//!
+//! Invariants:
+//! - Nothing is answered before what it depends on is durable, refusals included (f05).
+//! - Apply reads rows and record and nothing else, so the same log gives the same rows.
+//! - Reads never queue: they see applied rows, which are durable.
+//! - The first failed write or sync stops the shard (d03). Whoever was in flight is told that the
+//!   outcome is unknown.
+//!
+//! This crate is synchronous and sees no runtime. Disk and clock come through `ostraca-io`.
+
+mod apply;
+mod command;
+mod core;
+mod error;
+mod queue;
+mod shard;
+mod store;
+mod time;
+
+pub use apply::Outcome;
+pub use command::{Command, Create, End, kind_name};
+pub use error::{Error, OpenError};
+pub use ostraca_index::{EndCause, IdempotencyRow, PasteRow, SEALED_ANSWER_SIZE, SealedAnswer};
+pub use ostraca_wal::Identity;
+pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status};
+pub use store::{StoreError, StoreMeta};
+
+/// The formats of what the engine writes, as they stand in `FORMAT.md`.
+#[doc = include_str!("../FORMAT.md")]
+pub mod format {}
