@@ -1,1 +1,373 @@
-//! .
+//! The Rust client of ostraca's shards: what the frontend, the worker, the benches and the tests
+//! use.
+//!
+//! - Every call goes to the shard that leads its slot, by a routing table that is fetched from any
+//!   shard and refreshed when an answer says that it is stale, or a shard is out of reach.
+//! - Every call has a deadline.
+//! - Nothing is retried (k17). A definite "wrong shard" refusal, after which nothing was appended,
+//!   is followed once: that is routing.
+//! - Secrets never reach an [`Error`].
+
+mod error;
+mod routing;
+mod stream;
+
+use std::time::Duration;
+
+use ostraca_proto::v1;
+use ostraca_types::{
+    BodyDigest, DeleteToken, IdempotencyKey, Lifetime, PasteId, Reason, RequestDigest, Slot,
+    Syntax, Timestamp, Title,
+};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+pub use error::Error;
+pub use routing::{Seeds, Shard};
+pub use stream::{CreateStream, StreamAnswer};
+
+use routing::Router;
+use v1::paste_service_client::PasteServiceClient;
+
+/// How long a call may take, routing included, unless the options say otherwise.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How much longer the shard works on a call than its caller waits.
+const DEADLINE_GRACE: Duration = Duration::from_millis(100);
+
+/// Where to find shards, and how long to wait for them.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Addresses to fetch the routing table from.
+    pub seeds: Seeds,
+    /// The deadline of each call.
+    pub deadline: Duration,
+}
+
+impl Options {
+    /// The default deadline.
+    #[must_use]
+    pub const fn new(seeds: Seeds) -> Self {
+        Self {
+            seeds,
+            deadline: DEADLINE_DEFAULT,
+        }
+    }
+}
+
+/// What is saved besides the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPaste {
+    /// `None` for the default.
+    pub lifetime: Option<Lifetime>,
+    /// The language.
+    pub syntax: Option<Syntax>,
+    /// The title.
+    pub title: Option<Title>,
+    /// Bytes of the body.
+    pub body_size: u64,
+    /// SHA-256 of the body.
+    pub body_digest: BodyDigest,
+}
+
+/// The right to commit one create.
+#[derive(Clone)]
+pub struct Ticket {
+    ticket: Vec<u8>,
+    /// The id that the paste will have.
+    pub paste_id: PasteId,
+    /// Where to PUT the body before the commit.
+    pub object_key: String,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket")
+            .field("paste_id", &self.paste_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What BeginCreate found.
+#[derive(Debug, Clone)]
+pub enum Begun {
+    /// The key is new: PUT the body, then commit.
+    New(Ticket),
+    /// The key was committed for the same request.
+    Stored(CreateAnswer),
+}
+
+/// The answer to a create, the first or a repeated one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateAnswer {
+    /// The paste's id.
+    pub paste_id: PasteId,
+    /// The instant from which on it is gone.
+    pub expires_at: Timestamp,
+    /// The right to delete it.
+    pub delete_token: DeleteToken,
+    /// Whether this is the stored answer of an earlier create.
+    pub replayed: bool,
+}
+
+/// A paste's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paste {
+    /// Its id.
+    pub id: PasteId,
+    /// When it was created, by shard time.
+    pub created_at: Timestamp,
+    /// The instant from which on it is gone.
+    pub expires_at: Timestamp,
+    /// Shard time when it was read; before `expires_at`.
+    pub now: Timestamp,
+    /// Bytes of the body.
+    pub body_size: u64,
+    /// SHA-256 of the body.
+    pub body_digest: BodyDigest,
+    /// Where the body is.
+    pub object_key: String,
+    /// The language.
+    pub syntax: Option<Syntax>,
+    /// The title.
+    pub title: Option<Title>,
+}
+
+/// A client of one cluster. Clones share connections and the routing table.
+#[derive(Debug, Clone)]
+pub struct Client {
+    router: Router,
+    deadline: Duration,
+}
+
+/// Messages are at most 64 KiB by contract; the limit leaves room for error details.
+const MESSAGE_SIZE_MAX: usize = 128 << 10;
+
+impl Client {
+    /// Connects to nothing yet: the first call does. Needs a tokio runtime from then on.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            router: Router::new(options.seeds),
+            deadline: options.deadline,
+        }
+    }
+
+    /// Looks the key up, and begins a create if it is new. Appends nothing.
+    pub async fn begin_create(
+        &self,
+        key: &IdempotencyKey,
+        digest: &RequestDigest,
+    ) -> Result<Begun, Error> {
+        let request = begin_request(key, digest);
+        let response = self
+            .call(key.slot(), request, async |mut shard, request| {
+                shard.begin_create(request).await
+            })
+            .await?;
+        begun(response)
+    }
+
+    /// Commits a create whose body was PUT under the ticket's object key. On return the paste is
+    /// durable. After an error of kind `Unknown` it may be, too: ask again with the same key.
+    pub async fn commit_create(
+        &self,
+        key: &IdempotencyKey,
+        digest: &RequestDigest,
+        ticket: &Ticket,
+        paste: &NewPaste,
+    ) -> Result<CreateAnswer, Error> {
+        let request = commit_request(key, digest, ticket, paste);
+        let response = self
+            .call(key.slot(), request, async |mut shard, request| {
+                shard.commit_create(request).await
+            })
+            .await?;
+        answer(response.answer)
+    }
+
+    /// Reads a paste's row.
+    pub async fn get_paste(&self, id: &PasteId) -> Result<Paste, Error> {
+        let request = v1::GetPasteRequest {
+            paste_id: id.to_string(),
+        };
+        let response = self
+            .call(id.slot(), request, async |mut shard, request| {
+                shard.get_paste(request).await
+            })
+            .await?;
+        paste(response.paste)
+    }
+
+    /// Ends a paste. On return its end is durable; the object goes later.
+    pub async fn delete_paste(&self, id: &PasteId, token: &DeleteToken) -> Result<(), Error> {
+        let request = v1::DeletePasteRequest {
+            paste_id: id.to_string(),
+            delete_token: token.expose_text(),
+        };
+        self.call(id.slot(), request, async |mut shard, request| {
+            shard.delete_paste(request).await
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// A stream of begins and commits to the shard that leads `slot`, with at most `in_flight`
+    /// unanswered calls.
+    pub async fn stream_creates(
+        &self,
+        slot: Slot,
+        in_flight: usize,
+    ) -> Result<CreateStream, Error> {
+        let route = self.within(self.router.route(slot)).await?;
+        self.within(CreateStream::open(service(route.channel), in_flight))
+            .await
+    }
+
+    /// The routing table as the cluster tells it now.
+    pub async fn shards(&self) -> Result<Vec<Shard>, Error> {
+        self.within(self.router.refresh()).await
+    }
+
+    /// The status of the shard process at `address` (host:port).
+    pub async fn status_of(&self, address: &str) -> Result<v1::GetStatusResponse, Error> {
+        let channel = routing::connect(address)?;
+        let mut service = v1::cluster_service_client::ClusterServiceClient::new(channel);
+        let status = async {
+            service
+                .get_status(v1::GetStatusRequest {})
+                .await
+                .map_err(Error::from_status)
+        };
+        Ok(self.within(status).await?.into_inner())
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::time::timeout(self.deadline, call)
+            .await
+            .unwrap_or_else(|_| Err(Error::deadline()))
+    }
+
+    /// Sends `request` to the leader of `slot`, and once more to where a definite refusal points.
+    async fn call<Q: Clone, A>(
+        &self,
+        slot: Slot,
+        request: Q,
+        send: impl AsyncFn(PasteServiceClient<Channel>, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Error> {
+        let once = async |route: &routing::Route| {
+            let mut request = Request::new(request.clone());
+            // The server stops working on it when nobody waits any more. A little later than this
+            // side does: tonic's own timer would call the missed deadline a cancellation.
+            request.set_timeout(self.deadline + DEADLINE_GRACE);
+            match send(service(route.channel.clone()), request).await {
+                Ok(response) => Ok(response.into_inner()),
+                Err(status) => Err(Error::from_status(status)),
+            }
+        };
+        self.within(async {
+            let route = self.router.route(slot).await?;
+            match once(&route).await {
+                Err(err) if err.reason() == Some(Reason::WrongShard) => {
+                    let route = self.router.reroute(slot, &route, &err).await?;
+                    once(&route).await
+                }
+                Err(err) => {
+                    if err.is_unreachable() {
+                        self.router.suspect(&route);
+                    }
+                    Err(err)
+                }
+                done => done,
+            }
+        })
+        .await
+    }
+}
+
+fn service(channel: Channel) -> PasteServiceClient<Channel> {
+    PasteServiceClient::new(channel)
+        .max_decoding_message_size(MESSAGE_SIZE_MAX)
+        .max_encoding_message_size(MESSAGE_SIZE_MAX)
+}
+
+fn begin_request(key: &IdempotencyKey, digest: &RequestDigest) -> v1::BeginCreateRequest {
+    v1::BeginCreateRequest {
+        idempotency_key: key.expose_text(),
+        request_digest: digest.0.to_vec(),
+    }
+}
+
+fn commit_request(
+    key: &IdempotencyKey,
+    digest: &RequestDigest,
+    ticket: &Ticket,
+    paste: &NewPaste,
+) -> v1::CommitCreateRequest {
+    v1::CommitCreateRequest {
+        idempotency_key: key.expose_text(),
+        request_digest: digest.0.to_vec(),
+        ticket: ticket.ticket.clone(),
+        lifetime_seconds: paste.lifetime.map_or(0, Lifetime::as_secs),
+        syntax: paste
+            .syntax
+            .as_ref()
+            .map_or_else(String::new, |s| s.as_str().to_owned()),
+        title: paste
+            .title
+            .as_ref()
+            .map_or_else(String::new, |t| t.as_str().to_owned()),
+        body_size: paste.body_size,
+        body_digest: paste.body_digest.0.to_vec(),
+    }
+}
+
+fn begun(response: v1::BeginCreateResponse) -> Result<Begun, Error> {
+    use v1::begin_create_response::Outcome;
+    match response.outcome {
+        Some(Outcome::Ticket(ticket)) => Ok(Begun::New(Ticket {
+            ticket: ticket.ticket,
+            paste_id: PasteId::parse(&ticket.paste_id).map_err(|_| Error::malformed())?,
+            object_key: ticket.object_key,
+        })),
+        Some(Outcome::Answer(stored)) => answer(Some(stored)).map(Begun::Stored),
+        None => Err(Error::malformed()),
+    }
+}
+
+fn answer(answer: Option<v1::CreateAnswer>) -> Result<CreateAnswer, Error> {
+    let answer = answer.ok_or_else(Error::malformed)?;
+    Ok(CreateAnswer {
+        paste_id: PasteId::parse(&answer.paste_id).map_err(|_| Error::malformed())?,
+        expires_at: Timestamp(answer.expires_at_ms),
+        delete_token: DeleteToken::parse(&answer.delete_token).map_err(|_| Error::malformed())?,
+        replayed: answer.replayed,
+    })
+}
+
+fn paste(paste: Option<v1::Paste>) -> Result<Paste, Error> {
+    let paste = paste.ok_or_else(Error::malformed)?;
+    let optional = |text: String| (!text.is_empty()).then_some(text);
+    Ok(Paste {
+        id: PasteId::parse(&paste.paste_id).map_err(|_| Error::malformed())?,
+        created_at: Timestamp(paste.created_at_ms),
+        expires_at: Timestamp(paste.expires_at_ms),
+        now: Timestamp(paste.now_ms),
+        body_size: paste.body_size,
+        body_digest: BodyDigest(
+            paste
+                .body_digest
+                .try_into()
+                .map_err(|_| Error::malformed())?,
+        ),
+        object_key: paste.object_key,
+        syntax: optional(paste.syntax)
+            .map(|text| Syntax::parse(&text))
+            .transpose()
+            .map_err(|_| Error::malformed())?,
+        title: optional(paste.title)
+            .map(|text| Title::parse(&text))
+            .transpose()
+            .map_err(|_| Error::malformed())?,
+    })
+}

@@ -1,1 +1,23 @@
-//! .
+//! The gRPC services of a shard process, and the sealing of answers.
+//!
+//! Handlers translate, call the engine, and translate back; requests are checked once, here. The
+//! API's documentation is the comments of `proto/ostraca/v1/*.proto`.
+//!
+//! Secrets stay in this crate: the engine sees a token's hash and a sealed answer, never a key or a
+//! token.
+
+mod creates;
+pub mod data_dir;
+mod deadline;
+pub mod endpoints;
+mod host;
+mod refusal;
+mod seal;
+mod secrets;
+mod serve;
+mod services;
+mod ticket;
+
+pub use data_dir::DataDir;
+pub use secrets::{Error as SecretError, Secrets};
+pub use serve::{ServeError, ShardOptions, serve_shard};

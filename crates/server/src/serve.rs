@@ -1,0 +1,362 @@
+//! A shard process: recovers, serves, drains.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_engine::{Identity, OpenError, Shard, ShardThread, StoreError, StoreMeta};
+use ostraca_io::files::{Lock, LockError};
+use ostraca_io::{Clock, Entropy, RealDisk, files};
+use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
+use ostraca_proto::v1::paste_service_server::PasteServiceServer;
+use ostraca_types::{ErrorKind, ShardId};
+use tokio::sync::oneshot;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::deadline::DeadlineLayer;
+use crate::host::{Host, Phase};
+use crate::secrets::Secrets;
+use crate::services::{Cluster, Services};
+use crate::{DataDir, SecretError};
+
+/// Messages are at most 64 KiB: bodies do not travel here.
+const MESSAGE_SIZE_MAX: usize = 64 << 10;
+/// Above the default 64 KiB, or one stream that nobody reads starves the others of a connection.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+const STREAMS_MAX: u32 = 1024;
+/// Finds clients that are gone without a word.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// A drain waits this long for calls to finish and clients to hang up. Most calls take milliseconds;
+/// a silent connection would hold it for ever.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// What a shard process runs on.
+pub struct ShardOptions {
+    /// The cluster's directory.
+    pub data: DataDir,
+    /// Which of its shards.
+    pub shard: ShardId,
+    /// Where it listens.
+    pub listener: std::net::TcpListener,
+    /// The machine's clocks.
+    pub clock: Arc<dyn Clock>,
+    /// The machine's random source.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Why a shard process ended, or did not start.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The cluster has no such shard.
+    NoSuchShard(ShardId),
+    /// Another process serves this shard; its pid, where known.
+    Held(Option<u32>),
+    /// The secrets are missing, unreadable or not this store's.
+    Secrets(SecretError),
+    /// The store file cannot be used.
+    Store(StoreError),
+    /// There is a log and no store file, which names it.
+    StoreLost(ShardId),
+    /// The shard's directory belongs to another shard or cluster.
+    Foreign(ShardId),
+    /// The log did not open.
+    Open(OpenError),
+    /// A write or sync failed while serving: the log has to be recovered.
+    Stopped(ostraca_wal::Error),
+    /// A file, a socket or a thread was refused.
+    Io(&'static str, std::io::Error),
+    /// The gRPC server failed.
+    Transport(tonic::transport::Error),
+}
+
+impl ServeError {
+    /// What whoever started the process can do: `Damaged` needs a person, `Exists` means that
+    /// another process serves the shard, `Unknown` asks for a restart, `Rejected` for a change.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSuchShard(_) | Self::Secrets(_) | Self::Foreign(_) => ErrorKind::Rejected,
+            Self::Held(_) => ErrorKind::Exists,
+            Self::Store(StoreError::Io(..)) | Self::Io(..) | Self::Transport(_) => {
+                ErrorKind::Unavailable
+            }
+            Self::Store(_) | Self::StoreLost(_) => ErrorKind::Damaged,
+            Self::Open(err) => err.kind(),
+            Self::Stopped(_) => ErrorKind::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchShard(shard) => write!(f, "this cluster has no shard {shard}"),
+            Self::Held(Some(pid)) => write!(f, "another process serves this shard: pid {pid}"),
+            Self::Held(None) => f.write_str("another process serves this shard"),
+            Self::Secrets(err) => err.fmt(f),
+            Self::Store(err) => err.fmt(f),
+            Self::StoreLost(shard) => write!(
+                f,
+                "there is a log without its store file, restore that from a backup: shard {shard}"
+            ),
+            Self::Foreign(shard) => write!(
+                f,
+                "the directory belongs to another shard or cluster than its place says: shard {shard}"
+            ),
+            Self::Open(err) => err.fmt(f),
+            Self::Stopped(err) => err.fmt(f),
+            Self::Io(what, _) => f.write_str(what),
+            Self::Transport(_) => f.write_str("the gRPC server failed"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Secrets(err) => std::error::Error::source(err),
+            Self::Store(err) => std::error::Error::source(err),
+            Self::Open(err) => std::error::Error::source(err),
+            Self::Stopped(err) => std::error::Error::source(err),
+            Self::Io(_, err) => Some(err),
+            Self::Transport(err) => Some(err),
+            Self::NoSuchShard(_) | Self::Held(_) | Self::StoreLost(_) | Self::Foreign(_) => None,
+        }
+    }
+}
+
+/// Serves one shard until `stop`, then drains for at most 10 s. `ready` is called with the address
+/// once recovery is done and calls are answered; before, the process answers health (NOT_SERVING)
+/// and status.
+///
+/// On `Ok` everything that was acknowledged is durable and the log is marked, so the next start
+/// finds nothing in doubt.
+pub async fn serve_shard(
+    options: ShardOptions,
+    ready: impl FnOnce(SocketAddr) + Send,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    let ShardOptions {
+        data,
+        shard,
+        listener,
+        clock,
+        entropy,
+    } = options;
+    if shard.0 >= data.shards() {
+        return Err(ServeError::NoSuchShard(shard));
+    }
+    let address = listener
+        .local_addr()
+        .map_err(|err| ServeError::Io("cannot listen", err))?;
+    let secrets = Secrets::load(&data.secret_dir()).map_err(ServeError::Secrets)?;
+    let host = Arc::new(Host::new(
+        data,
+        shard,
+        secrets,
+        Arc::clone(&entropy),
+        address,
+    ));
+    let health = Health::new().await;
+    let (drain, drained) = oneshot::channel::<()>();
+    let mut server = tokio::spawn(listen(Arc::clone(&host), &health, listener, drained)?);
+
+    let opening = {
+        let host = Arc::clone(&host);
+        tokio::task::spawn_blocking(move || open(&host, clock, &*entropy))
+    };
+    // A start that is told to stop finishes its recovery first: a takeover is seconds at most, and
+    // half of one is no use to anyone.
+    let (shard, thread, lock) = match opening.await {
+        Ok(opened) => opened?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    let _closing = CloseOnDrop(shard.clone());
+    host.serve(shard.clone());
+    health.set(ServingStatus::Serving).await;
+    ready(address);
+
+    let mut thread = tokio::task::spawn_blocking(move || thread.join());
+    let stopped_early = tokio::select! {
+        () = stop => None,
+        ended = &mut thread => Some(ended),
+        // The server ends by itself only when it fails.
+        failed = &mut server => return Err(match failed {
+            Ok(Err(err)) => ServeError::Transport(err),
+            _ => ServeError::Io("the gRPC server ended", std::io::ErrorKind::Other.into()),
+        }),
+    };
+    // Off the routes first, then no new calls, then the log.
+    health.set(ServingStatus::NotServing).await;
+    let ended = if let Some(ended) = stopped_early {
+        host.enter(Phase::Stopped);
+        ended
+    } else {
+        host.enter(Phase::Draining);
+        let _ = drain.send(());
+        if tokio::time::timeout(DRAIN_MAX, &mut server).await.is_err() {
+            tracing::warn!(event = "drain_cut", shard = %host.id, "connections were still open");
+        }
+        shard.close();
+        thread.await
+    };
+    server.abort();
+    drop(lock);
+    match ended {
+        Ok(ended) => ended.map_err(ServeError::Stopped),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// Ends the shard's thread also when serving is given up halfway.
+struct CloseOnDrop(Shard);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Takes the directory's lock, finds out who it is, and opens the log. Blocks.
+fn open(
+    host: &Host,
+    clock: Arc<dyn Clock>,
+    entropy: &dyn Entropy,
+) -> Result<(Shard, ShardThread, Lock), ServeError> {
+    let dir = host.data.shard_dir(host.id);
+    let log_dir = dir.join("log");
+    let io = |what| move |err| ServeError::Io(what, err);
+    files::create_dir_durable(&log_dir, 0o755).map_err(io("cannot make the shard's directory"))?;
+    let lock = Lock::acquire(&dir.join("lock")).map_err(|err| match err {
+        LockError::Held(pid) => ServeError::Held(pid),
+        LockError::Io(err) => ServeError::Io("cannot lock the shard's directory", err),
+    })?;
+    let meta = match StoreMeta::read(&dir) {
+        Err(StoreError::NotMade(_)) => make_store(host, entropy)?,
+        other => other.map_err(ServeError::Store)?,
+    };
+    if meta.shard != host.id || meta.cluster != host.data.cluster() {
+        return Err(ServeError::Foreign(host.id));
+    }
+    if meta.secret_check != host.secrets.check_value(meta.store) {
+        return Err(ServeError::Secrets(SecretError::Wrong(
+            host.data.secret_dir(),
+        )));
+    }
+    let disk = RealDisk::open(&log_dir).map_err(io("cannot open the log's directory"))?;
+    let identity = Identity {
+        store: meta.store,
+        shard: meta.shard,
+    };
+    let options = ostraca_engine::Options::default();
+    let (shard, thread, report) =
+        Shard::open(disk, identity, clock, entropy, &options).map_err(ServeError::Open)?;
+    if report.cut_bytes > 0 {
+        tracing::warn!(
+            event = "torn_tail_cut", shard = %host.id, bytes = report.cut_bytes,
+            "an append that was never acknowledged was cut"
+        );
+    }
+    tracing::info!(
+        event = "recovery_done", shard = %host.id, epoch = %shard.epoch(),
+        records = report.records, sequence = %shard.applied()
+    );
+    Ok((shard, thread, lock))
+}
+
+/// Names a new shard's directory. One that has a log already has lost its name.
+fn make_store(host: &Host, entropy: &dyn Entropy) -> Result<StoreMeta, ServeError> {
+    let dir = host.data.shard_dir(host.id);
+    let segments = files::list(&dir.join("log"))
+        .map_err(|err| ServeError::Io("cannot list the log's directory", err))?;
+    if !segments.is_empty() {
+        return Err(ServeError::StoreLost(host.id));
+    }
+    let cluster = host.data.cluster();
+    let meta = StoreMeta::mint(host.id, cluster, entropy, |store| {
+        host.secrets.check_value(store)
+    });
+    meta.create(&dir).map_err(ServeError::Store)?;
+    Ok(meta)
+}
+
+/// The gRPC server, to be run until `drained`.
+fn listen(
+    host: Arc<Host>,
+    health: &Health,
+    listener: std::net::TcpListener,
+    drained: oneshot::Receiver<()>,
+) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, ServeError> {
+    let io = |err| ServeError::Io("cannot listen", err);
+    listener.set_nonblocking(true).map_err(io)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
+    // On each accepted socket, as the listener is ours: without it a call costs 44 ms.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let paste = PasteServiceServer::new(Services(Arc::clone(&host)))
+        .max_decoding_message_size(MESSAGE_SIZE_MAX)
+        .max_encoding_message_size(MESSAGE_SIZE_MAX);
+    let cluster = ClusterServiceServer::new(Cluster(host))
+        .max_decoding_message_size(MESSAGE_SIZE_MAX)
+        .max_encoding_message_size(MESSAGE_SIZE_MAX);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(ostraca_proto::DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let reflection_v1 = reflection()
+        .build_v1()
+        .expect("the descriptors are compiled in");
+    let reflection_v1alpha = reflection()
+        .build_v1alpha()
+        .expect("the descriptors are compiled in");
+    let router = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(DeadlineLayer)
+        .add_service(paste)
+        .add_service(cluster)
+        .add_service(health.service())
+        .add_service(reflection_v1)
+        .add_service(reflection_v1alpha);
+    Ok(router.serve_with_incoming_shutdown(incoming, async {
+        // An error means that the other side is gone, which ends the server as well.
+        let _ = drained.await;
+    }))
+}
+
+/// The health of the process and of each service.
+struct Health(HealthReporter);
+
+impl Health {
+    const SERVICES: [&'static str; 3] =
+        ["", "ostraca.v1.PasteService", "ostraca.v1.ClusterService"];
+
+    /// Nothing serves yet: the reporter is born saying that the process does.
+    async fn new() -> Self {
+        let health = Self(HealthReporter::new());
+        health.set(ServingStatus::NotServing).await;
+        health
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for service in Self::SERVICES {
+            self.0.set_service_status(service, status).await;
+        }
+    }
+
+    fn service(
+        &self,
+    ) -> tonic_health::pb::health_server::HealthServer<tonic_health::server::HealthService> {
+        let service = tonic_health::server::HealthService::from_health_reporter(self.0.clone());
+        tonic_health::pb::health_server::HealthServer::new(service)
+    }
+}
