@@ -1,0 +1,336 @@
+//! The command line.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use ostraca_types::contract::{BODY_SIZE_DEFAULT, BODY_SIZE_MAX};
+use ostraca_types::{IdempotencyKey, Lifetime, Syntax, Title};
+
+use crate::exit;
+
+/// The version, and what a build has beyond the default one.
+const VERSION: &str = if cfg!(feature = "faults") {
+    concat!(env!("CARGO_PKG_VERSION"), " faults")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  ostraca up                                   everything on this machine
+  ostraca paste notes.txt --lifetime 1h        save a file; the URL is printed
+  git diff | ostraca paste --syntax diff       save what comes from a pipe
+  ostraca get http://127.0.0.1:8080/0aKX…      print it, byte for byte
+  ostraca rm 0aKX… --token-file token.txt      delete it
+  ostraca status                               who runs, and how it is doing
+";
+
+const HELP_TEMPLATE: &str = "\
+{about-with-newline}
+{before-help}{usage-heading} {usage}
+
+{all-args}{after-help}";
+
+/// A pastebin on a sharded storage engine of its own.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ostraca",
+    version = VERSION,
+    before_long_help = EXAMPLES,
+    after_long_help = exit::HELP,
+    help_template = HELP_TEMPLATE,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    /// What to log on stderr: a level, or `target=level` separated by commas.
+    #[arg(long, global = true, env = "OSTRACA_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run everything on this machine: the shards and the HTTP frontend.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca up
+  ostraca up --data /var/lib/ostraca --http 0.0.0.0:8080 --public-url https://paste.example
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Up(UpArgs),
+    /// Run one shard.
+    Shard(ShardArgs),
+    /// Run the HTTP frontend.
+    Frontend(FrontendArgs),
+    /// Save a text. The URL goes to stdout, the delete token to stderr.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca paste notes.txt
+  dmesg | ostraca paste --lifetime 10m --title 'after the crash'
+  ostraca paste notes.txt --key \"$KEY\"     repeat a save whose answer was lost
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Paste(PasteArgs),
+    /// Print a paste, byte for byte.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca get 0aKX2b3c4d5e6f
+  ostraca get http://127.0.0.1:8080/0aKX2b3c4d5e6f -o notes.txt
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Get(GetArgs),
+    /// Delete a paste. The token comes from stdin, a file or OSTRACA_TOKEN.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca rm 0aKX2b3c4d5e6f < token.txt
+  ostraca rm 0aKX2b3c4d5e6f --token-file token.txt
+
+A wrong token ends with exit code 1 and changes nothing.
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Rm(RmArgs),
+    /// Show which processes run, and how the shards are doing.
+    Status(StatusArgs),
+    /// Look at the logs of shards. Changes nothing.
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Print the completion script of a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// A child ends when the process that started it does.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ParentArg {
+    /// The process id of the parent.
+    #[arg(long = "parent", hide = true, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DataArg {
+    /// The data directory.
+    #[arg(long = "data", default_value = "./ostraca-data", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) path: PathBuf,
+}
+
+/// What the frontend is told, by a person or by `up`.
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    /// Where HTTP listens.
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR")]
+    pub(crate) http: SocketAddr,
+    /// What links start with; where HTTP listens unless given.
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The largest body in bytes.
+    #[arg(long, default_value_t = BODY_SIZE_DEFAULT, value_name = "BYTES", value_parser = body_size)]
+    pub(crate) body_size_max: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) data: DataArg,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    /// How many shards a new data directory gets: 1 to 256, 2 unless given. It cannot be changed
+    /// later.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) shards: Option<u16>,
+    /// The IP address on which the shards' gRPC listens, each on a free port. Clients are told this
+    /// address, so it must be one that they reach.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
+    pub(crate) grpc_ip: IpAddr,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArg,
+    #[command(flatten)]
+    pub(crate) parent: ParentArg,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RemoteArg {
+    /// Let gRPC listen beyond loopback. It has neither TLS nor authentication yet: whoever reaches
+    /// it can create and read.
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShardArgs {
+    /// The data directory.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) data: PathBuf,
+    /// Which shard, from 0 up.
+    #[arg(long, value_name = "N")]
+    pub(crate) shard: u16,
+    /// Where gRPC listens; port 0 is a free one.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
+    pub(crate) grpc: SocketAddr,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArg,
+    #[command(flatten)]
+    pub(crate) parent: ParentArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FrontendArgs {
+    /// The data directory.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) data: PathBuf,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    /// Addresses of shards; what runs on the data directory unless given.
+    #[arg(long, value_delimiter = ',', value_name = "ADDR,ADDR")]
+    pub(crate) shards_at: Vec<String>,
+    #[command(flatten)]
+    pub(crate) parent: ParentArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UrlArg {
+    /// The server.
+    #[arg(long, env = "OSTRACA_URL", default_value = "http://127.0.0.1:8080", value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) url: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PasteArgs {
+    /// What to save; stdin if it is `-` or left out.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: UrlArg,
+    /// How long it lives: `10m`, `1h`, `30d` or seconds, from 1 minute to 365 days.
+    #[arg(long, value_parser = Lifetime::parse)]
+    pub(crate) lifetime: Option<Lifetime>,
+    /// Its language, such as `rust`.
+    #[arg(long, value_parser = Syntax::parse)]
+    pub(crate) syntax: Option<Syntax>,
+    /// Its title.
+    #[arg(long, value_parser = Title::parse)]
+    pub(crate) title: Option<Title>,
+    /// Repeat an earlier save: the idempotency key that it printed. A new one unless given.
+    #[arg(long, value_name = "UUID", value_parser = IdempotencyKey::parse)]
+    pub(crate) key: Option<IdempotencyKey>,
+    /// Print the server's whole answer, the delete token included, as JSON on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The paste's id or URL.
+    #[arg(value_name = "ID|URL")]
+    pub(crate) paste: String,
+    #[command(flatten)]
+    pub(crate) server: UrlArg,
+    /// Write to this file instead of stdout.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// The paste's id or URL.
+    #[arg(value_name = "ID|URL")]
+    pub(crate) paste: String,
+    #[command(flatten)]
+    pub(crate) server: UrlArg,
+    /// Read the delete token from this file; `-` is stdin.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) data: DataArg,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogCommand {
+    /// Verify every checksum, and say what the logs hold. Damage ends with exit code 7.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca log verify ./ostraca-data
+  ostraca log verify --json /backup/ostraca-data/shard-0
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Verify(LogArgs),
+    /// Print every record, without its payload.
+    Dump(LogArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// A data directory or a shard's directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) path: PathBuf,
+    /// Print JSON: one array for `verify`, one object a line for `dump`.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn body_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size) if (1..=BODY_SIZE_MAX).contains(&size) => Ok(size),
+        _ => Err(format!("a number of bytes from 1 to {BODY_SIZE_MAX}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_long_help_starts_with_examples() {
+        let help = Cli::command().render_long_help().to_string();
+        let at = |text: &str| {
+            help.find(text)
+                .unwrap_or_else(|| panic!("no {text} in:\n{help}"))
+        };
+        assert!(at("Examples:") < at("Usage:"));
+        assert!(at("Usage:") < at("Exit codes:"));
+        assert!(
+            !Cli::command()
+                .render_help()
+                .to_string()
+                .contains("Examples:")
+        );
+    }
+
+    #[test]
+    fn k16_no_flag_takes_a_token() {
+        for command in Cli::command().get_subcommands() {
+            let token = command
+                .get_arguments()
+                .find(|arg| arg.get_long() == Some("token"));
+            assert!(token.is_none(), "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `ostraca frontend`: the HTTP frontend process.
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ostraca_bodies::Bodies;
+use ostraca_client::{Client, Options, Seeds};
+use ostraca_frontend::{Config, Frontend, serve};
+use ostraca_server::DataDir;
+use ostraca_server::endpoints;
+use tokio::net::TcpListener;
+
+use crate::args::FrontendArgs;
+use crate::exit::{Exit, Failure};
+use crate::signals::StopSignals;
+use crate::{data, machine, process};
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: FrontendArgs) -> Result<(), Failure> {
+    process::adopt(args.parent)?;
+    let data = data::open(&args.data)?;
+    let bodies =
+        Bodies::local(&data.bodies_dir()).map_err(|err| Failure::caused(Exit::Failed, &err))?;
+    let config = Config {
+        public_url: args.http.public_url,
+        body_size_max: args.http.body_size_max,
+        ..Config::default()
+    };
+    process::runtime()?.block_on(async {
+        let stop = StopSignals::listen()?.drain();
+        let client = Client::new(Options::new(seeds(&data, args.shards_at)));
+        let frontend = Frontend::new(config, client, bodies, machine::entropy())
+            .map_err(|err| Failure::caused(Exit::Usage, &err))?;
+        let http = args.http.http;
+        let listen = async {
+            let listener = TcpListener::bind(http).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = listen.await.map_err(|err: io::Error| {
+            Failure::doing(Exit::Failed, format_args!("cannot listen on {http}"), &err)
+        })?;
+        // The listener's queue takes connections from here on.
+        ready(address);
+        serve(frontend, listener, stop)
+            .await
+            .map_err(|err| Failure::doing(Exit::Failed, "cannot serve HTTP", &err))
+    })
+}
+
+/// Addresses given by a person, or those of what runs on the data directory, read anew each time:
+/// a restart may change them.
+fn seeds(data: &DataDir, given: Vec<String>) -> Seeds {
+    if !given.is_empty() {
+        return Seeds::Fixed(given);
+    }
+    let run_dir: PathBuf = data.run_dir();
+    Seeds::Ask(Arc::new(move || match endpoints::read(&run_dir) {
+        Ok(list) => list
+            .into_iter()
+            .filter_map(|endpoint| endpoint.grpc)
+            .collect(),
+        Err(err) => {
+            tracing::warn!(event = "endpoints_unreadable", %err, "no shard's address is known");
+            Vec::new()
+        }
+    }))
+}
+
+fn ready(address: SocketAddr) {
+    let mut stdout = io::stdout().lock();
+    let told = writeln!(stdout, "ready http=http://{address}").and_then(|()| stdout.flush());
+    if let Err(err) = told {
+        // Whoever waited for the line is gone; it serves all the same.
+        tracing::debug!(event = "ready_not_told", %err, "stdout is closed");
+    }
+}

@@ -1,0 +1,119 @@
+//! `ostraca shard`: one shard process.
+
+use std::io::{self, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+
+use ostraca_io::files::{self, Unsuitable};
+use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
+use ostraca_types::{ErrorKind, ShardId};
+
+use crate::args::{RemoteArg, ShardArgs};
+use crate::exit::{Exit, Failure, say};
+use crate::signals::StopSignals;
+use crate::{data, machine, process};
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: &ShardArgs) -> Result<(), Failure> {
+    process::adopt(args.parent)?;
+    check_remote(args.remote, args.grpc.ip())?;
+    let data = data::open(&args.data)?;
+    let shard = ShardId(args.shard);
+    if shard.0 >= data.shards() {
+        let message = format!(
+            "shards of this cluster are 0 to {}, not {shard}",
+            data.shards() - 1
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    check_filesystem(&data, shard)?;
+    let listener = TcpListener::bind(args.grpc).map_err(|err| {
+        Failure::doing(
+            Exit::Failed,
+            format_args!("cannot listen on {}", args.grpc),
+            &err,
+        )
+    })?;
+    let options = ShardOptions {
+        data,
+        shard,
+        listener,
+        clock: machine::clock()?,
+        entropy: machine::entropy(),
+    };
+    process::runtime()?.block_on(async {
+        let stop = StopSignals::listen()?.drain();
+        serve_shard(options, ready, stop).await.map_err(failure)
+    })
+}
+
+fn ready(address: std::net::SocketAddr) {
+    let mut stdout = io::stdout().lock();
+    let told = writeln!(stdout, "ready grpc={address}").and_then(|()| stdout.flush());
+    if let Err(err) = told {
+        // Whoever waited for the line is gone; the shard serves all the same.
+        tracing::debug!(event = "ready_not_told", %err, "stdout is closed");
+    }
+}
+
+/// gRPC has neither TLS nor authentication yet.
+pub(crate) fn check_remote(remote: RemoteArg, ip: std::net::IpAddr) -> Result<(), Failure> {
+    if ip.is_loopback() || remote.allow_remote {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Usage,
+        format!(
+            "gRPC has neither TLS nor authentication yet, so it listens on loopback only; \
+             --allow-remote overrides that: {ip}"
+        ),
+    ))
+}
+
+/// The log needs a disk of this machine: elsewhere a lock may not hold, and a second machine can
+/// write.
+fn check_filesystem(data: &DataDir, shard: ShardId) -> Result<(), Failure> {
+    let dir = data.shard_dir(shard);
+    // Before the shard's first start its directory is not there, and will be made in this one.
+    let path: &Path = if dir.exists() { &dir } else { data.path() };
+    let kind = files::unsuitable_filesystem(path).map_err(|err| {
+        Failure::doing(
+            Exit::Failed,
+            format_args!("cannot examine {}", path.display()),
+            &err,
+        )
+    })?;
+    match kind {
+        None => Ok(()),
+        Some(Unsuitable::Memory(name)) => {
+            say(format_args!(
+                "{} is on {name}: gone with the power",
+                path.display()
+            ));
+            Ok(())
+        }
+        Some(Unsuitable::Network(name)) => Err(Failure::new(
+            Exit::Failed,
+            format!(
+                "a shard needs a disk of this machine, not {name}; choose another --data: {}",
+                path.display()
+            ),
+        )),
+    }
+}
+
+fn failure(err: ServeError) -> Failure {
+    let exit = match err.kind() {
+        ErrorKind::Exists => Exit::Conflict,
+        ErrorKind::Damaged | ErrorKind::Sealed => Exit::Damaged,
+        // In flight when a sync failed: the next start recovers from the disk.
+        ErrorKind::Unknown => Exit::SyncFailed,
+        ErrorKind::Busy | ErrorKind::Full | ErrorKind::Unavailable | ErrorKind::NotLeader => {
+            Exit::Unavailable
+        }
+        ErrorKind::Rejected | ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::TooLate => {
+            Exit::Failed
+        }
+    };
+    Failure::caused(exit, &err)
+}

@@ -1,0 +1,303 @@
+//! `ostraca status`: who runs on a data directory, and how the shards are doing.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ostraca_client::{Client, Options, Seeds};
+use ostraca_server::DataDir;
+use ostraca_server::endpoints::{self, Endpoint, Role};
+use ostraca_types::ShardId;
+use serde::Serialize;
+
+use crate::args::StatusArgs;
+use crate::exit::{Exit, Failure, written};
+use crate::{client, data, process};
+
+/// A process of this machine that is well answers in milliseconds.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+/// All that `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    data: PathBuf,
+    cluster: String,
+    /// Whether every process that belongs to the cluster runs and serves.
+    serving: bool,
+    processes: Vec<Process>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    name: String,
+    role: Role,
+    /// `running` or `serving`; or else `recovering`, `draining`, `stopped`, `unready`,
+    /// `unreachable` or `missing`.
+    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    slots: Vec<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<Counts>,
+}
+
+/// What a shard says about itself.
+#[derive(Serialize)]
+struct Counts {
+    epoch: u64,
+    sequence: u64,
+    now_ms: u64,
+    pastes: u64,
+    idempotency_rows: u64,
+    outbox_ready: u64,
+    commits: u64,
+    syncs: u64,
+    trouble: String,
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let data = data::open(&args.data.path)?;
+    let listed = endpoints::read(&data.run_dir()).map_err(|err| {
+        let path = data.run_dir();
+        Failure::doing(
+            Exit::Failed,
+            format_args!("cannot read endpoints.json in {}", path.display()),
+            &err,
+        )
+    })?;
+    let report = process::local_runtime()?.block_on(report(&data, &listed));
+    let text = if args.json {
+        let mut text = serde_json::to_string_pretty(&report)
+            .map_err(|err| Failure::caused(Exit::Failed, &err))?;
+        text.push('\n');
+        text
+    } else {
+        table(&report)
+    };
+    written(io::stdout().lock().write_all(text.as_bytes()))?;
+    if report.serving {
+        return Ok(());
+    }
+    let bad: Vec<_> = report
+        .processes
+        .iter()
+        .filter(|process| !process.is_well())
+        .collect();
+    let names: Vec<_> = bad
+        .iter()
+        .map(|bad| format!("{} is {}", bad.name, bad.state))
+        .collect();
+    Err(Failure::new(Exit::Unavailable, names.join(", ")))
+}
+
+async fn report(data: &DataDir, listed: &[Endpoint]) -> Report {
+    let listed = |name: &str| listed.iter().find(|endpoint| endpoint.name == name);
+    let mut processes = vec![up(listed("up"))];
+    for shard in (0..data.shards()).map(ShardId) {
+        let name = format!("shard-{shard}");
+        let slots = data.slots_of(shard).iter().map(|slot| slot.0).collect();
+        processes.push(shard_process(name.clone(), slots, listed(&name)).await);
+    }
+    processes.push(frontend(listed("frontend")).await);
+    Report {
+        data: data.path().to_owned(),
+        cluster: data.cluster().to_string(),
+        serving: processes.iter().all(Process::is_well),
+        processes,
+    }
+}
+
+fn up(endpoint: Option<&Endpoint>) -> Process {
+    let mut process = Process::new("up".to_owned(), Role::Up, endpoint);
+    if process.pid.is_some() {
+        "running".clone_into(&mut process.state);
+    }
+    process
+}
+
+async fn shard_process(name: String, slots: Vec<u8>, endpoint: Option<&Endpoint>) -> Process {
+    let mut process = Process::new(name, Role::Shard, endpoint);
+    process.slots = slots;
+    let Some(address) = process.address.clone() else {
+        return process;
+    };
+    let client = Client::new(Options {
+        seeds: Seeds::Fixed(Vec::new()),
+        deadline: ANSWER_LIMIT,
+    });
+    let Ok(status) = client.status_of(&address).await else {
+        return process;
+    };
+    // Another process may listen there by now.
+    if process.pid != Some(status.pid) {
+        return process;
+    }
+    let state = status.state().as_str_name();
+    process.state = state
+        .strip_prefix("SHARD_STATE_")
+        .unwrap_or(state)
+        .to_lowercase();
+    process.shard = Some(Counts {
+        epoch: status.epoch,
+        sequence: status.sequence,
+        now_ms: status.now_ms,
+        pastes: status.pastes,
+        idempotency_rows: status.idempotency_rows,
+        outbox_ready: status.outbox_ready,
+        commits: status.commits,
+        syncs: status.syncs,
+        trouble: status.trouble,
+    });
+    process
+}
+
+async fn frontend(endpoint: Option<&Endpoint>) -> Process {
+    let mut process = Process::new("frontend".to_owned(), Role::Frontend, endpoint);
+    let Some(url) = process.address.clone() else {
+        return process;
+    };
+    match client::is_ready(&url, ANSWER_LIMIT).await {
+        Some(true) => "serving".clone_into(&mut process.state),
+        Some(false) => "unready".clone_into(&mut process.state),
+        None => {}
+    }
+    process
+}
+
+impl Process {
+    /// What the list says, as far as the process table agrees.
+    fn new(name: String, role: Role, endpoint: Option<&Endpoint>) -> Self {
+        let running = endpoint.filter(|endpoint| is_running(endpoint.pid));
+        Self {
+            name,
+            role,
+            state: if running.is_some() {
+                "unreachable"
+            } else {
+                "missing"
+            }
+            .to_owned(),
+            pid: running.map(|endpoint| endpoint.pid),
+            address: running.and_then(|endpoint| endpoint.grpc.clone().or(endpoint.http.clone())),
+            slots: Vec::new(),
+            shard: None,
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        matches!(self.state.as_str(), "running" | "serving")
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Aligned columns; a last line for each shard in trouble.
+fn table(report: &Report) -> String {
+    let mut rows = vec![
+        [
+            "NAME", "PID", "STATE", "SLOTS", "EPOCH", "PASTES", "ADDRESS",
+        ]
+        .map(str::to_owned),
+    ];
+    for process in &report.processes {
+        let count = |value: fn(&Counts) -> u64| {
+            process
+                .shard
+                .as_ref()
+                .map_or_else(dash, |counts| value(counts).to_string())
+        };
+        rows.push([
+            process.name.clone(),
+            process.pid.map_or_else(dash, |pid| pid.to_string()),
+            process.state.clone(),
+            slot_ranges(&process.slots),
+            count(|counts| counts.epoch),
+            count(|counts| counts.pastes),
+            process.address.clone().unwrap_or_else(dash),
+        ]);
+    }
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].len())
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            // Writing to a string does not fail.
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    for process in &report.processes {
+        if let Some(counts) = process
+            .shard
+            .as_ref()
+            .filter(|counts| !counts.trouble.is_empty())
+        {
+            let _ = writeln!(text, "{}: {}", process.name, counts.trouble);
+        }
+    }
+    text
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// `0-127,200`, or a dash for none.
+fn slot_ranges(slots: &[u8]) -> String {
+    let ranges: Vec<_> = slots
+        .chunk_by(|a, b| a.checked_add(1) == Some(*b))
+        .map(|range| match range {
+            [first, .., last] => format!("{first}-{last}"),
+            other => other.iter().map(u8::to_string).collect(),
+        })
+        .collect();
+    if ranges.is_empty() {
+        dash()
+    } else {
+        ranges.join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_shown_as_ranges() {
+        assert_eq!(slot_ranges(&[]), "-");
+        assert_eq!(slot_ranges(&[7]), "7");
+        assert_eq!(slot_ranges(&[0, 1, 2, 9, 254, 255]), "0-2,9,254-255");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let report = Report {
+            data: PathBuf::from("d"),
+            cluster: String::new(),
+            serving: false,
+            processes: vec![
+                Process::new("up".to_owned(), Role::Up, None),
+                Process::new("shard-100".to_owned(), Role::Shard, None),
+            ],
+        };
+        let text = table(&report);
+        let columns: Vec<_> = text
+            .lines()
+            .map(|line| line.find("missing").or(line.find("STATE")))
+            .collect();
+        assert_eq!(columns, [columns[0]; 3], "\n{text}");
+    }
+}
