@@ -215,10 +215,13 @@ fn an_interrupted_save_says_how_to_repeat_it() {
     let url = format!("http://{}", silent.local_addr().expect("an address"));
     let mut save = command(BINARY);
     save.args(["paste", "--url", &url]);
+    // Open until the process has ended: a reset would be another failure than the signal.
+    let mut connection = None;
     let ended = run_while(save, b"text", |pid| {
-        let _connection = silent.accept().expect("the request");
+        connection = Some(silent.accept().expect("the request"));
         signal("INT", pid);
     });
+    drop(connection);
     let ended = expect(ended, 130);
     assert!(
         ended.stdout.is_empty() && ended.stderr.contains("--key "),
