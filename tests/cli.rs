@@ -108,6 +108,11 @@ fn k02_a_save_is_repeated_with_its_key() {
         "{}",
         other.stderr
     );
+    assert!(
+        !other.stderr.contains("--key"),
+        "no repetition helps: {}",
+        other.stderr
+    );
     let json = expect(up.run(&["paste", "--key", &key, "--json", file], b""), 0);
     let answer: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(
@@ -160,6 +165,8 @@ fn failures_have_their_exit_codes() {
         &["up", "--grpc-ip", "0.0.0.0"],
         &["up", "--body-size-max", "0"],
         &["--log", "a=b=c", "status"],
+        &["get", "--url", "127.0.0.1:8080", "00000000000000"],
+        &["get", "--url", "localhost:8080", "00000000000000"],
     ] {
         let ended = expect(ostraca(arguments), 2);
         assert!(
@@ -169,12 +176,20 @@ fn failures_have_their_exit_codes() {
     }
     for arguments in [
         &["get", "no-id"][..],
-        &["paste", "/nonexistent/file"],
         &["status", "--data", "/nonexistent"],
         &["log", "verify", "/nonexistent"],
         &["shard", "--data", "/nonexistent", "--shard", "0"],
     ] {
         expect(ostraca(arguments), 3);
+    }
+    for arguments in [
+        &["paste", "/nonexistent/file"][..],
+        &["paste", "/tmp"],
+        &["rm", "00000000000000", "--token-file", "/nonexistent/file"],
+    ] {
+        let ended = expect(ostraca(arguments), 1);
+        let file = arguments.last().expect("a file");
+        assert!(ended.stderr.contains(file), "{}", ended.stderr);
     }
     // A port that was free a moment ago.
     let closed = TcpListener::bind("127.0.0.1:0")
@@ -195,6 +210,32 @@ fn failures_have_their_exit_codes() {
         "the key to repeat it with: {}",
         lost.stderr
     );
+    let lines: Vec<_> = lost.stderr.lines().collect();
+    assert!(
+        lines[0].contains(&format!("cannot reach {url}")) && lines[0].contains("`ostraca up`"),
+        "first what went wrong: {}",
+        lost.stderr
+    );
+}
+
+/// Goal: a save whose URL could not be printed can be found, deleted and repeated all the same.
+#[test]
+fn a_save_whose_url_nobody_took_is_told_on_stderr() {
+    let up = Options::new(BINARY).shards(1).start();
+    let mut save = std::process::Command::new("sh");
+    let script = "exec \"$0\" paste --url \"$1\" - > /dev/full";
+    save.args(["-c", script, BINARY, &up.url]);
+    let saved = expect(run(save, b"text"), 1);
+    let told = |before: &str| {
+        let (_, after) = saved.stderr.split_once(before).expect(before);
+        after.split_whitespace().next().expect("a word").to_owned()
+    };
+    let (url, token, key) = (told("saved as "), told("delete token: "), told("--key "));
+    assert_eq!(
+        paste(&up, &["--key", &key], b"text"),
+        (url.clone(), token.clone())
+    );
+    expect(up.run(&["rm", &url], token.as_bytes()), 0);
 }
 
 /// Goal: plain HTTP needs no certificates, which small containers do not have.
@@ -240,8 +281,8 @@ fn status_tells_who_runs() {
     let lines: Vec<_> = table.text().lines().collect();
     assert_eq!(
         lines.len(),
-        5,
-        "a heading, up, two shards, a frontend:\n{}",
+        6,
+        "a heading, up, two shards, a frontend, a worker:\n{}",
         table.text()
     );
     assert!(
@@ -268,7 +309,7 @@ fn status_tells_who_runs() {
     let stopped = expect(up.run(&["status", "--data", data], b""), 5);
     assert_eq!(
         stopped.text().matches("missing").count(),
-        4,
+        5,
         "{}",
         stopped.text()
     );

@@ -220,7 +220,7 @@ fn f01_a_second_up_refuses_and_names_the_first() {
 fn d01_children_end_with_a_killed_up_and_a_new_one_serves() {
     let mut up = Options::new(BINARY).start();
     let created = save(&up.http(), &key(), "text");
-    assert_eq!(up.children().len(), 3);
+    assert_eq!(up.children().len(), 4);
     up.kill();
     up.start_again();
     assert_eq!(up.http().get(&created.raw()).body, b"text");

@@ -88,6 +88,16 @@ fn the_readme_does_what_it_says() {
         let overlap = usize::from(expected.ends_with('\n'));
         rest = &text[text.len() - after.len() - overlap..];
     }
+    let mut left: Vec<_> = std::fs::read_dir(up.scratch())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        ["data", "ostraca-data", "stderr", "target"],
+        "no token is left"
+    );
 }
 
 /// BY-08: a line of documentation that mangles what it sends.

@@ -97,6 +97,7 @@ fn serve(dir: &Path, threads: usize) -> Result<(), Failure> {
             data: DataDir::init(dir, Some(1), &SystemEntropy)?,
             shard: ShardId(0),
             listener: std::net::TcpListener::bind("127.0.0.1:0")?,
+            metrics: None,
             clock: Arc::new(SystemClock::new()?),
             entropy: Arc::new(SystemEntropy),
         };

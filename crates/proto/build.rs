@@ -13,8 +13,11 @@ use prost::Message as _;
 fn main() -> Result<(), Box<dyn error::Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo::rerun-if-changed={}", root.join("ostraca").display());
-    let files = ["ostraca/v1/paste.proto", "ostraca/v1/cluster.proto"];
-    let descriptors = protox::compile(files.map(|file| root.join(file)), [&root])?;
+    let files = ["paste", "cluster", "outbox", "inbox"];
+    let descriptors = protox::compile(
+        files.map(|file| root.join(format!("ostraca/v1/{file}.proto"))),
+        [&root],
+    )?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("ostraca.v1.protoset"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()

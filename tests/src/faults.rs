@@ -1,7 +1,8 @@
-//! The build with scripted clocks (docs/faults.md).
+//! The build with scripted clocks and stop points (docs/faults.md).
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -44,8 +45,9 @@ fn build(program: &Path) -> PathBuf {
     target.join("debug/ostraca")
 }
 
-/// The clocks of processes of a faults build: they stand still until they are moved, in the steps
-/// of the machine's wall clock and the boot-time clock together, unless told otherwise.
+/// The script of the processes of a faults build. Their clocks stand still until they are moved, in
+/// the steps of the machine's wall clock and the boot-time clock together, unless told otherwise;
+/// and the one process that comes to a named point first ends there.
 pub struct Clock {
     dir: TempDir,
     wall_ms: u64,
@@ -99,11 +101,30 @@ impl Clock {
         self.write();
     }
 
+    /// Has the next process that comes to `point` end there with SIGKILL.
+    pub fn stop_at(&self, point: &str) {
+        let stopped = self.dir.path().join("stopped");
+        if let Err(err) = fs::remove_file(&stopped) {
+            assert_eq!(err.kind(), io::ErrorKind::NotFound, "{stopped:?}: {err}");
+        }
+        self.replace("stop", point);
+    }
+
+    /// Whether a process came to the point of the last [`Self::stop_at`].
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.dir.path().join("stopped").exists()
+    }
+
     fn write(&self) {
         let mut script = String::new();
         let _ = writeln!(script, "wall_ms={}\nboot_ms={}", self.wall_ms, self.boot_ms);
-        let next = self.dir.path().join("clock.next");
-        fs::write(&next, script).expect("written");
-        fs::rename(&next, self.dir.path().join("clock")).expect("renamed");
+        self.replace("clock", &script);
+    }
+
+    fn replace(&self, name: &str, text: &str) {
+        let next = self.dir.path().join(format!("{name}.next"));
+        fs::write(&next, text).expect("written");
+        fs::rename(&next, self.dir.path().join(name)).expect("renamed");
     }
 }

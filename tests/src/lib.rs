@@ -1,5 +1,5 @@
 //! What tests that start processes share: [`Up`] runs `ostraca up`, [`http`] is a client that
-//! controls every byte, [`faults`] has the build with scripted clocks.
+//! controls every byte, [`edge`] is a cache, [`faults`] has the build with scripted clocks.
 //!
 //! - Nothing waits for a fixed time in the hope that it is enough: [`poll`] has a deadline.
 //! - Every process is ended by its id, also when a test panics, and when the test process is
@@ -16,6 +16,7 @@
     reason = "a helper of tests fails by panicking"
 )]
 
+pub mod edge;
 pub mod faults;
 pub mod http;
 pub mod pastes;

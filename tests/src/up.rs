@@ -201,14 +201,7 @@ impl Up {
 
     /// Waits until the shard serves, as another process than `not`.
     pub fn wait_shard(&mut self, shard: u16, not: Option<u32>) -> u32 {
-        let name = format!("shard-{shard}");
-        let pid = poll(&format!("{name} serves again"), || {
-            self.process(&name)
-                .filter(|&(pid, serves)| serves && Some(pid) != not)
-                .map(|(pid, _)| pid)
-        });
-        self.note_processes();
-        pid
+        self.wait_process(&format!("shard-{shard}"), not)
     }
 
     /// Waits until everything that is listed serves, and `shards` shards are.
@@ -223,9 +216,25 @@ impl Up {
 
     /// Kills a shard's process with SIGKILL. `None` if it has none at this moment.
     pub fn kill_shard(&mut self, shard: u16) -> Option<u32> {
-        let (pid, _) = self.process(&format!("shard-{shard}"))?;
+        self.kill_process(&format!("shard-{shard}"))
+    }
+
+    /// Kills the process `name` with SIGKILL. `None` if it does not run at this moment.
+    pub fn kill_process(&mut self, name: &str) -> Option<u32> {
+        let (pid, _) = self.process(name)?;
         self.seen.push(pid);
         process::kill(pid).ok().map(|()| pid)
+    }
+
+    /// Waits until the process `name` serves, as another one than `not`.
+    pub fn wait_process(&mut self, name: &str, not: Option<u32>) -> u32 {
+        let pid = poll(&format!("{name} serves again"), || {
+            self.process(name)
+                .filter(|&(pid, serves)| serves && Some(pid) != not)
+                .map(|(pid, _)| pid)
+        });
+        self.note_processes();
+        pid
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -271,11 +280,17 @@ impl Up {
         run(command, stdin)
     }
 
+    fn status(&self) -> Ended {
+        let data = self.data();
+        self.run(
+            &["status", "--json", "--data", data.to_str().expect("UTF-8")],
+            b"",
+        )
+    }
+
     /// What the shards say about themselves, by `ostraca status --json`.
     fn shards(&self) -> Vec<Value> {
-        let data = self.data();
-        let arguments = ["status", "--json", "--data", data.to_str().expect("UTF-8")];
-        let status = self.run(&arguments, b"");
+        let status = self.status();
         assert_eq!(
             status.code(),
             Some(0),
@@ -290,6 +305,25 @@ impl Up {
             .filter_map(|process| process.get("shard"))
             .cloned()
             .collect()
+    }
+
+    /// The sum of one number that every shard says about itself in `ostraca status --json`, whatever
+    /// frontend and worker do; `None` while a shard does not answer.
+    #[must_use]
+    pub fn sum(&self, field: &str) -> Option<u64> {
+        let status = self.status();
+        let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+        let processes = status["processes"].as_array().expect("a list");
+        let shards = processes
+            .iter()
+            .filter(|process| process["role"] == "shard");
+        shards
+            .map(|process| {
+                let shard = process.get("shard")?;
+                let value = shard[field].as_u64();
+                Some(value.unwrap_or_else(|| panic!("no {field} in {shard}")))
+            })
+            .sum()
     }
 
     /// What the shards hold together.

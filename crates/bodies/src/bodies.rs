@@ -88,9 +88,12 @@ impl fmt::Debug for Objects {
 }
 
 impl Bodies {
-    /// Opens the store under `dir`, making what is not there. Blocks on the disk; on return the
-    /// directories are durable.
+    /// Opens the store under `dir`, which was made with the cluster; `NoStore` if its directory `p`
+    /// is not there. Blocks on the disk; on return the directories of all slots are durable.
     pub fn local(dir: &Path) -> Result<Self, Error> {
+        if !local::is_store(dir) {
+            return Err(Error::NoStore(dir.to_owned()));
+        }
         let open = |err| Error::store(Action::Open, err);
         local::prepare(dir).map_err(open)?;
         let store = LocalFileSystem::new_with_prefix(dir)
@@ -119,17 +122,21 @@ impl Bodies {
     /// an orphan, unless its create commits.
     pub async fn put(&self, key: &str, body: Bytes) -> Result<(), Error> {
         let (store, path) = (Arc::clone(&self.store), parse(key)?);
+        let directory = self.root.as_deref().map(|root| local::holder(root, key));
+        let owned = key.to_owned();
         let put = async move {
+            if let Some(directory) = directory {
+                check_directory(Action::Put, directory).await?;
+            }
             let options = PutOptions {
                 mode: PutMode::Create,
                 ..PutOptions::default()
             };
-            store.put_opts(&path, body.into(), options).await
+            let put = store.put_opts(&path, body.into(), options).await;
+            put.map(|_| ())
+                .map_err(|err| Error::from_store(Action::Put, &owned, err))
         };
-        let result = self.within(Action::Put, self.put_deadline, put).await?;
-        result
-            .map(|_| ())
-            .map_err(|err| Error::from_store(Action::Put, key, err))
+        self.within(Action::Put, self.put_deadline, put).await?
     }
 
     /// Reads an object whole.
@@ -148,7 +155,7 @@ impl Bodies {
         };
         match self.within(Action::Get, GET_DEADLINE, get).await? {
             Err(Error::Missing { key }) => {
-                self.check_directory(Action::Get, &key).await?;
+                self.check_holder(Action::Get, &key).await?;
                 Err(Error::Missing { key })
             }
             other => other,
@@ -163,7 +170,7 @@ impl Bodies {
         let deleted = match result.map_err(|err| Error::from_store(Action::Delete, key, err)) {
             Ok(()) => Deleted::Was,
             Err(Error::Missing { .. }) => {
-                self.check_directory(Action::Delete, key).await?;
+                self.check_holder(Action::Delete, key).await?;
                 Deleted::WasNot
             }
             Err(err) => return Err(err),
@@ -171,8 +178,8 @@ impl Bodies {
         // Also when it was not there: whoever unlinked it may have been killed before the sync.
         if let Some(root) = &self.root {
             let directory = local::holder(root, key);
-            self.blocking(Action::Delete, move || local::sync(&directory))
-                .await?;
+            let sync = blocking(Action::Delete, move || local::sync(&directory));
+            self.within(Action::Delete, DELETE_DEADLINE, sync).await??;
         }
         Ok(deleted)
     }
@@ -247,31 +254,27 @@ impl Bodies {
         }
     }
 
-    async fn blocking(
-        &self,
-        action: Action,
-        work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
-    ) -> Result<(), Error> {
-        let work = async move { tokio::task::spawn_blocking(work).await };
-        match self.within(action, GET_DEADLINE, work).await? {
-            Ok(done) => done.map_err(|err| Error::store(action, err)),
-            Err(err) => Err(Error::store(action, err)),
-        }
-    }
-
     /// An object is missing only if the directory that would hold it is there.
-    async fn check_directory(&self, action: Action, key: &str) -> Result<(), Error> {
+    async fn check_holder(&self, action: Action, key: &str) -> Result<(), Error> {
         let Some(root) = &self.root else {
             return Ok(());
         };
-        let directory: PathBuf = local::holder(root, key);
-        self.blocking(action, move || match directory.is_dir() {
-            true => Ok(()),
-            false => Err(std::io::Error::other(
-                "the directory of the object is not there",
-            )),
-        })
-        .await
+        let check = check_directory(action, local::holder(root, key));
+        self.within(action, GET_DEADLINE, check).await?
+    }
+}
+
+async fn check_directory(action: Action, directory: PathBuf) -> Result<(), Error> {
+    blocking(action, move || local::check(&directory)).await
+}
+
+async fn blocking(
+    action: Action,
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|err| Error::store(action, err)),
+        Err(err) => Err(Error::store(action, err)),
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What was asked of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Making or finding the store's directory.
+    /// Finding the store's directory.
     Open,
     /// Writing an object.
     Put,
@@ -52,6 +53,8 @@ pub enum Kind {
 /// Why a call did not succeed.
 #[derive(Debug)]
 pub enum Error {
+    /// There is no store in this directory.
+    NoStore(PathBuf),
     /// An object of that key is there already. It was not touched.
     Exists {
         /// The object's key.
@@ -96,7 +99,7 @@ impl Error {
             Self::Missing { .. } => Kind::Missing,
             Self::InvalidKey | Self::TooLarge { .. } => Kind::Rejected,
             Self::Store { source, .. } if is_full(source.as_ref()) => Kind::Full,
-            Self::Deadline { .. } | Self::Store { .. } => Kind::Down,
+            Self::NoStore(_) | Self::Deadline { .. } | Self::Store { .. } => Kind::Down,
         }
     }
 
@@ -143,6 +146,12 @@ fn is_full(err: &(dyn std::error::Error + 'static)) -> bool {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoStore(dir) => write!(
+                f,
+                "the bodies of the pastes are not here: their directory was moved away, or its \
+                 volume is not mounted; put it back: {}",
+                dir.display()
+            ),
             Self::Exists { key } => write!(f, "the object is already there: {key}"),
             Self::Missing { key } => write!(f, "the object is missing: {key}"),
             Self::InvalidKey => f.write_str("not an object key"),

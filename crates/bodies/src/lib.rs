@@ -7,6 +7,8 @@
 //!   policy.
 //! - What a store still works on after its deadline holds its permit until it is done, so a store
 //!   that hangs costs a bounded amount of memory.
+//! - A store is made with its cluster and never by opening it or writing to it: one that was moved
+//!   away or unmounted is `Down`, not empty.
 //! - A missing object is told apart from a store that does not answer, also when the directory is
 //!   gone (an unmounted volume is not a deletion of everything).
 //! - Errors name object keys and never carry a body's bytes.

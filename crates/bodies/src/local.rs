@@ -20,12 +20,10 @@ pub(crate) const PREFIX: &str = "p";
 /// Bodies are for who has their link, not for every user of the machine.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Makes the store's directories. On return their names survive a power cut, whether they were
-/// made now or by an earlier process that was killed before it synced them.
+/// Makes the directories of the slots in a store. On return their names survive a power cut,
+/// whether they were made now or by an earlier process that was killed before it synced them.
 pub(crate) fn prepare(root: &Path) -> io::Result<()> {
-    files::create_dir_durable(root, DIRECTORY_MODE)?;
     let prefix = root.join(PREFIX);
-    make(&prefix)?;
     for slot in Slot::all() {
         make(&prefix.join(directory_of(slot)))?;
     }
@@ -58,6 +56,19 @@ fn make(path: &Path) -> io::Result<()> {
 )]
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     std::fs::File::open(directory)?.sync_all()
+}
+
+/// Whether `root` holds a store.
+pub(crate) fn is_store(root: &Path) -> bool {
+    root.join(PREFIX).is_dir()
+}
+
+/// An error if the directory that holds an object is not there.
+pub(crate) fn check(directory: &Path) -> io::Result<()> {
+    match directory.is_dir() {
+        true => Ok(()),
+        false => Err(io::Error::other("the directory of the object is not there")),
+    }
 }
 
 /// The directory that holds the object of `key`.
@@ -127,6 +138,7 @@ mod tests {
     fn every_object_key_has_its_directory_before_the_first_put() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path().join("bodies");
+        files::create_dir_durable(&root.join(PREFIX), DIRECTORY_MODE).expect("made");
         prepare(&root).expect("new");
         prepare(&root).expect("again");
         for slot in Slot::all() {
@@ -134,7 +146,8 @@ mod tests {
             assert!(holder(&root, &id.object_key()).is_dir(), "slot {slot}");
         }
         assert_eq!(files::list(&root.join(PREFIX)).expect("listed").len(), 256);
-        assert_eq!(files::mode(&root).expect("made"), DIRECTORY_MODE);
+        let one = root.join(PREFIX).join("00");
+        assert_eq!(files::mode(&one).expect("made"), DIRECTORY_MODE);
     }
 
     #[test]

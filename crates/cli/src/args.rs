@@ -1,11 +1,12 @@
 //! The command line.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use ostraca_types::contract::{BODY_SIZE_DEFAULT, BODY_SIZE_MAX};
-use ostraca_types::{IdempotencyKey, Lifetime, Syntax, Title};
+use ostraca_types::{ConsumerName, IdempotencyKey, Lifetime, OutboxId, Syntax, Title};
+use ostraca_worker::{CONCURRENCY_DEFAULT, CONCURRENCY_MAX, EdgeConfig};
 
 use crate::exit;
 
@@ -53,7 +54,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run everything on this machine: the shards and the HTTP frontend.
+    /// Run everything on this machine: the shards, the HTTP frontend and the worker.
     #[command(
         before_long_help = "\
 Examples:
@@ -67,6 +68,16 @@ Examples:
     Shard(ShardArgs),
     /// Run the HTTP frontend.
     Frontend(FrontendArgs),
+    /// Run the worker: it deletes the objects of ended pastes, and purges the edge.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca worker --data ./ostraca-data --edge http-purge=http://127.0.0.1:6081
+  ostraca worker --data ./ostraca-data --shards-at 10.0.0.1:7001 --metrics 127.0.0.1:9102
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Worker(WorkerArgs),
     /// Save a text. The URL goes to stdout, the delete token to stderr.
     #[command(
         before_long_help = "\
@@ -102,6 +113,12 @@ A wrong token ends with exit code 1 and changes nothing.
     Rm(RmArgs),
     /// Show which processes run, and how the shards are doing.
     Status(StatusArgs),
+    /// Look at messages that were given up, and deliver one again.
+    #[command(subcommand)]
+    DeadLetters(DeadLettersCommand),
+    /// Look after the clocks of shards.
+    #[command(subcommand)]
+    Clock(ClockCommand),
     /// Look at the logs of shards. Changes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -131,7 +148,7 @@ pub(crate) struct DataArg {
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
     /// Where HTTP listens.
-    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR", value_parser = listen_address)]
     pub(crate) http: SocketAddr,
     /// What links start with; where HTTP listens unless given.
     #[arg(long, value_name = "URL")]
@@ -147,6 +164,8 @@ pub(crate) struct UpArgs {
     pub(crate) data: DataArg,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
+    #[command(flatten)]
+    pub(crate) edge: EdgeArg,
     /// How many shards a new data directory gets: 1 to 256, 2 unless given. It cannot be changed
     /// later.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -180,6 +199,9 @@ pub(crate) struct ShardArgs {
     /// Where gRPC listens; port 0 is a free one.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub(crate) grpc: SocketAddr,
+    /// Where Prometheus finds /metrics; port 0 is a free one.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
+    pub(crate) metrics: SocketAddr,
     #[command(flatten)]
     pub(crate) remote: RemoteArg,
     #[command(flatten)]
@@ -193,6 +215,38 @@ pub(crate) struct FrontendArgs {
     pub(crate) data: PathBuf,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
+    /// Addresses of shards; what runs on the data directory unless given.
+    #[arg(long, value_delimiter = ',', value_name = "ADDR,ADDR")]
+    pub(crate) shards_at: Vec<String>,
+    #[command(flatten)]
+    pub(crate) parent: ParentArg,
+}
+
+/// What the worker is told, by a person or by `up`.
+#[derive(Debug, Args)]
+pub(crate) struct EdgeArg {
+    /// The cache in front of the frontend: `none`, or `http-purge=URL,URL`, each of which is sent a
+    /// PURGE for every URL of an ended paste.
+    #[arg(long = "edge", default_value = "none", value_name = "EDGE", value_parser = EdgeConfig::parse)]
+    pub(crate) config: EdgeConfig,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The data directory.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) data: PathBuf,
+    #[command(flatten)]
+    pub(crate) edge: EdgeArg,
+    /// What links start with; its host is the Host of each PURGE. The edge's own host unless given.
+    #[arg(long, value_name = "URL", value_parser = public_url)]
+    pub(crate) public_url: Option<reqwest::Url>,
+    /// How many messages are worked on at one time.
+    #[arg(long, default_value_t = CONCURRENCY_DEFAULT, value_name = "N", value_parser = concurrency)]
+    pub(crate) concurrency: usize,
+    /// Where metrics are served; port 0 is a free one.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
+    pub(crate) metrics: SocketAddr,
     /// Addresses of shards; what runs on the data directory unless given.
     #[arg(long, value_delimiter = ',', value_name = "ADDR,ADDR")]
     pub(crate) shards_at: Vec<String>,
@@ -265,6 +319,68 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum ClockCommand {
+    /// Take a wall clock that has leapt ahead as right, on every shard.
+    ///
+    /// A shard does not believe a wall clock that is suddenly more than 5 minutes ahead (7 days
+    /// across a reboot): until it goes back, pastes do not end by their expiry. This says that it
+    /// is right. Pastes that expired by it end at once, and that cannot be taken back.
+    Confirm(ConfirmClockArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfirmClockArgs {
+    #[command(flatten)]
+    pub(crate) data: DataArg,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeadLettersCommand {
+    /// List them, of all shards.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca dead-letters list
+  ostraca dead-letters list --json --data /var/lib/ostraca
+",
+        help_template = HELP_TEMPLATE
+    )]
+    List(ListDeadLettersArgs),
+    /// Deliver one again. Count and clock of its attempts start anew; 7 days after the paste's end
+    /// it is gone all the same.
+    Replay(ReplayDeadLetterArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConsumerArg {
+    /// Whose messages.
+    #[arg(long = "consumer", default_value = ConsumerName::PURGE, value_name = "NAME", value_parser = ConsumerName::parse)]
+    pub(crate) name: ConsumerName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListDeadLettersArgs {
+    #[command(flatten)]
+    pub(crate) data: DataArg,
+    #[command(flatten)]
+    pub(crate) consumer: ConsumerArg,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayDeadLetterArgs {
+    /// Its outbox id, as the list shows it.
+    #[arg(value_name = "ID", value_parser = OutboxId::parse)]
+    pub(crate) id: OutboxId,
+    #[command(flatten)]
+    pub(crate) data: DataArg,
+    #[command(flatten)]
+    pub(crate) consumer: ConsumerArg,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum LogCommand {
     /// Verify every checksum, and say what the logs hold. Damage ends with exit code 7.
     #[command(
@@ -290,10 +406,33 @@ pub(crate) struct LogArgs {
     pub(crate) json: bool,
 }
 
+/// An IP address or a host name, and a port. Of a name's addresses the one that people write.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let found: Vec<_> = text.to_socket_addrs().into_iter().flatten().collect();
+    let address = found.iter().find(|address| address.is_ipv4());
+    address.or(found.first()).copied().ok_or_else(|| {
+        "an address and a port, such as 127.0.0.1:8080, localhost:8080 or 0.0.0.0:8080".to_owned()
+    })
+}
+
 fn body_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size) if (1..=BODY_SIZE_MAX).contains(&size) => Ok(size),
         _ => Err(format!("a number of bytes from 1 to {BODY_SIZE_MAX}")),
+    }
+}
+
+fn concurrency(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=CONCURRENCY_MAX).contains(&n) => Ok(n),
+        _ => Err(format!("a number from 1 to {CONCURRENCY_MAX}")),
+    }
+}
+
+fn public_url(text: &str) -> Result<reqwest::Url, String> {
+    match reqwest::Url::parse(text) {
+        Ok(url) if url.has_host() => Ok(url),
+        _ => Err("http:// or https:// and a host".to_owned()),
     }
 }
 
@@ -322,6 +461,17 @@ mod tests {
                 .to_string()
                 .contains("Examples:")
         );
+    }
+
+    #[test]
+    fn an_address_may_be_a_name() {
+        let address = "127.0.0.1:8081".parse();
+        assert_eq!(listen_address("127.0.0.1:8081").ok(), address.clone().ok());
+        assert_eq!(listen_address("localhost:8081").ok(), address.ok());
+        for text in [":8081", "localhost", "8081", "127.0.0.1:x"] {
+            let refused = listen_address(text).expect_err(text);
+            assert!(refused.contains("127.0.0.1:8080"), "{refused}");
+        }
     }
 
     #[test]

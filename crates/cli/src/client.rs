@@ -3,6 +3,7 @@
 
 mod server;
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read, Write};
 use std::path::Path;
@@ -49,31 +50,47 @@ pub(crate) fn paste(args: PasteArgs) -> Result<(), Failure> {
             .map_err(|err| Failure::doing(Exit::Failed, "not an answer of ostraca", &err))?;
         Ok((text, answer))
     });
-    let (text, answer) = saved.inspect_err(|failure| {
-        // It may have been saved all the same; with the same key there is one paste either way.
+    let (text, answer) = saved.map_err(|failure| {
         if may_be_repeated(failure.exit) {
-            say(format_args!(
-                "to repeat this save, add --key {}",
-                key.expose_text()
-            ));
+            failure.repeat_with(key.clone())
+        } else {
+            failure
         }
     })?;
-    let mut stdout = io::stdout().lock();
-    if args.json {
-        return written(writeln!(stdout, "{}", text.trim_end()));
+    // Before the URL, which stdout may not take.
+    if !args.json {
+        tell_token(&answer);
     }
-    written(writeln!(stdout, "{}", answer.url))?;
-    // There is nowhere left to report a failure of stderr.
-    let _ = writeln!(io::stderr().lock(), "{TOKEN_LABEL}{}", answer.delete_token);
-    Ok(())
+    let mut stdout = io::stdout().lock();
+    let told = match args.json {
+        true => writeln!(stdout, "{}", text.trim_end()),
+        false => writeln!(stdout, "{}", answer.url),
+    };
+    if told.is_err() {
+        // Also when nobody reads any more: it is saved, and this is the only word of it.
+        say(format_args!("saved as {}", answer.url));
+        if args.json {
+            tell_token(&answer);
+        }
+    }
+    written(told).map_err(|failure| failure.repeat_with(key))
 }
 
+/// There is nowhere left to report a failure of stderr.
+fn tell_token(answer: &Answer) {
+    let _ = writeln!(io::stderr().lock(), "{TOKEN_LABEL}{}", answer.delete_token);
+}
+
+/// Whether the same again, with the same key, can end otherwise.
 const fn may_be_repeated(exit: Exit) -> bool {
     match exit {
-        Exit::Failed | Exit::Unavailable | Exit::Timeout | Exit::Interrupted | Exit::SyncFailed => {
-            true
-        }
-        Exit::Fine | Exit::Usage | Exit::NotFound | Exit::Conflict | Exit::Damaged => false,
+        Exit::Unavailable | Exit::Timeout | Exit::Interrupted | Exit::SyncFailed => true,
+        Exit::Fine
+        | Exit::Failed
+        | Exit::Usage
+        | Exit::NotFound
+        | Exit::Conflict
+        | Exit::Damaged => false,
     }
 }
 
@@ -121,7 +138,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<(), Failure> {
     run(async { Server::new(&base)?.delete(&id, &token).await })
 }
 
-/// Whether the frontend at `url` says that it can serve; `None` if it says nothing.
+/// Whether the frontend or worker at `url` says that it can serve; `None` if it says nothing.
 pub(crate) async fn is_ready(url: &str, within: Duration) -> Option<bool> {
     let http = server::http_client(url).ok()?;
     let answer = http
@@ -152,30 +169,30 @@ fn is_stdin(path: Option<&Path>) -> bool {
     reason = "a file of the person's, not ours"
 )]
 fn open(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|err| {
-        let exit = if err.kind() == io::ErrorKind::NotFound {
-            Exit::NotFound
-        } else {
-            Exit::Failed
-        };
-        Failure::doing(exit, format_args!("cannot read {}", path.display()), &err)
-    })
+    File::open(path).map_err(cannot_read(path.display()))
+}
+
+fn cannot_read(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
+    move |err| Failure::doing(Exit::Failed, format_args!("cannot read {what}"), &err)
 }
 
 fn read_body(path: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     // One byte more than any server takes, which is enough to see that it is too much.
     let limit = BODY_SIZE_MAX as u64 + 1;
-    let read = match path {
-        Some(path) if !is_stdin(Some(path)) => open(path)?.take(limit).read_to_end(&mut body),
+    match path {
+        Some(path) if !is_stdin(Some(path)) => {
+            let read = open(path)?.take(limit).read_to_end(&mut body);
+            read.map_err(cannot_read(path.display()))?;
+        }
         _ => {
             if io::stdin().is_terminal() {
                 say("type the text, then Ctrl-D");
             }
-            io::stdin().lock().take(limit).read_to_end(&mut body)
+            let read = io::stdin().lock().take(limit).read_to_end(&mut body);
+            read.map_err(cannot_read("stdin"))?;
         }
-    };
-    read.map_err(|err| Failure::doing(Exit::Failed, "cannot read what is to be saved", &err))?;
+    }
     if body.len() > BODY_SIZE_MAX {
         let message = format!("no server takes more than {BODY_SIZE_MAX} bytes");
         return Err(Failure::new(Exit::Failed, message));

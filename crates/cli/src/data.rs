@@ -15,7 +15,7 @@ pub(crate) fn failure(err: Error) -> Failure {
     let exit = match err {
         Error::Io { .. } | Error::NewerFormat(_) => Exit::Failed,
         Error::NotMade(_) => Exit::NotFound,
-        Error::Malformed(_) => Exit::Damaged,
+        Error::Malformed(_) | Error::RoutingLost(_) | Error::Store(_) => Exit::Damaged,
         Error::ShardsDiffer { .. } => Exit::Conflict,
         Error::ShardCount(_) => Exit::Usage,
     };

@@ -21,7 +21,9 @@ pub(crate) fn init(filter: &str) -> Result<(), Failure> {
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr);
+        .with_writer(io::stderr)
+        // It would say on stderr that stderr cannot be written, and panic.
+        .log_internal_errors(false);
     let terminal = io::stderr().is_terminal();
     let started = if terminal {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

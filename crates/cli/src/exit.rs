@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use ostraca_types::IdempotencyKey;
+
 /// The exit codes of every subcommand. Scripts depend on them: a number never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -14,9 +16,10 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// No such paste, file or cluster.
+    /// No such paste or data directory.
     NotFound = 3,
-    /// The key belongs to another paste, or another process holds what this one needs.
+    /// The key belongs to another paste, or another process holds what this one needs: the data
+    /// directory, the port.
     Conflict = 4,
     /// Not reachable or not serving now: the same again may work later.
     Unavailable = 5,
@@ -37,7 +40,7 @@ Exit codes:
     1  failed
     2  usage: the command line is wrong
     3  not found
-    4  conflict: the key or the data directory is taken
+    4  conflict: the key, the data directory or the port is taken
     5  unavailable: try again later
     6  timeout
     7  damaged: stored bytes are not what was written
@@ -75,6 +78,7 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     message: String,
+    repeat: Option<IdempotencyKey>,
 }
 
 impl Failure {
@@ -82,6 +86,7 @@ impl Failure {
         Self {
             exit,
             message: message.into(),
+            repeat: None,
         }
     }
 
@@ -93,6 +98,23 @@ impl Failure {
     /// What was being done, then `err` and its causes.
     pub(crate) fn doing(exit: Exit, doing: impl fmt::Display, err: &dyn std::error::Error) -> Self {
         Self::new(exit, format!("{doing}: {}", chain(err)))
+    }
+
+    /// A save that may have happened all the same: with its key there is one paste either way.
+    pub(crate) fn repeat_with(mut self, key: IdempotencyKey) -> Self {
+        self.repeat = Some(key);
+        self
+    }
+
+    /// Says it to the person, and what can be done.
+    pub(crate) fn tell(&self) {
+        say(self);
+        if let Some(key) = &self.repeat {
+            say(format_args!(
+                "to repeat this save, add --key {}",
+                key.expose_text()
+            ));
+        }
     }
 }
 

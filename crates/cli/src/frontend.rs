@@ -12,7 +12,7 @@ use ostraca_server::DataDir;
 use ostraca_server::endpoints;
 use tokio::net::TcpListener;
 
-use crate::args::FrontendArgs;
+use crate::args::{FrontendArgs, HttpArgs};
 use crate::exit::{Exit, Failure};
 use crate::signals::StopSignals;
 use crate::{data, machine, process};
@@ -20,14 +20,10 @@ use crate::{data, machine, process};
 /// Serves until it is told to stop.
 pub(crate) fn run(args: FrontendArgs) -> Result<(), Failure> {
     process::adopt(args.parent)?;
+    let config = config(&args.http)?;
     let data = data::open(&args.data)?;
     let bodies =
         Bodies::local(&data.bodies_dir()).map_err(|err| Failure::caused(Exit::Failed, &err))?;
-    let config = Config {
-        public_url: args.http.public_url,
-        body_size_max: args.http.body_size_max,
-        ..Config::default()
-    };
     process::runtime()?.block_on(async {
         let stop = StopSignals::listen()?.drain();
         let client = Client::new(Options::new(seeds(&data, args.shards_at)));
@@ -39,9 +35,9 @@ pub(crate) fn run(args: FrontendArgs) -> Result<(), Failure> {
             let address = listener.local_addr()?;
             Ok((listener, address))
         };
-        let (listener, address) = listen.await.map_err(|err: io::Error| {
-            Failure::doing(Exit::Failed, format_args!("cannot listen on {http}"), &err)
-        })?;
+        let (listener, address) = listen
+            .await
+            .map_err(process::cannot_listen("--http", http))?;
         // The listener's queue takes connections from here on.
         ready(address);
         serve(frontend, listener, stop)
@@ -50,9 +46,27 @@ pub(crate) fn run(args: FrontendArgs) -> Result<(), Failure> {
     })
 }
 
+/// The settings that a person gave, once they are known to be usable.
+pub(crate) fn config(args: &HttpArgs) -> Result<Config, Failure> {
+    let config = Config {
+        public_url: args.public_url.clone(),
+        body_size_max: args.body_size_max,
+        ..Config::default()
+    };
+    config.validate().map_err(|err| {
+        let option = err.setting.replace('_', "-");
+        let (expected, value) = (err.expected, err.value);
+        Failure::new(
+            Exit::Usage,
+            format!("--{option} must be {expected}: {value}"),
+        )
+    })?;
+    Ok(config)
+}
+
 /// Addresses given by a person, or those of what runs on the data directory, read anew each time:
 /// a restart may change them.
-fn seeds(data: &DataDir, given: Vec<String>) -> Seeds {
+pub(crate) fn seeds(data: &DataDir, given: Vec<String>) -> Seeds {
     if !given.is_empty() {
         return Seeds::Fixed(given);
     }

@@ -73,9 +73,9 @@ pub(crate) fn run(command: LogCommand) -> Result<(), Failure> {
     }
 }
 
-/// Verifies every log, also after one that is damaged; ends with the first trouble.
+/// Verifies every log, also after one that is damaged.
 fn verify(args: &LogArgs) -> Result<(), Failure> {
-    let mut trouble = None;
+    let mut troubles = Troubles::default();
     let mut all = Vec::new();
     for dir in shard_dirs(&args.path)? {
         let outcome = dir.open().and_then(|(disk, identity)| {
@@ -91,17 +91,49 @@ fn verify(args: &LogArgs) -> Result<(), Failure> {
             written(io::stdout().lock().write_all(one.to_string().as_bytes()))?;
         }
         all.push(one);
-        trouble = trouble.or(outcome.err());
+        troubles.note(&dir, outcome.err());
     }
     if args.json {
         let text = serde_json::to_string_pretty(&all)
             .map_err(|err| Failure::caused(Exit::Failed, &err))?;
         written(writeln!(io::stdout().lock(), "{text}"))?;
     }
-    trouble.map_or(Ok(()), Err)
+    troubles.into_result()
 }
 
-/// Why a dump ended early.
+/// What is wrong with the logs: told at once for each, and together at the end.
+#[derive(Default)]
+struct Troubles {
+    shards: Vec<String>,
+    damaged: bool,
+}
+
+impl Troubles {
+    fn note(&mut self, dir: &ShardDir, failure: Option<Failure>) {
+        if let Some(failure) = failure {
+            say(&failure);
+            self.shards.push(format!("shard-{}", dir.shard));
+            self.damaged |= failure.exit == Exit::Damaged;
+        }
+    }
+
+    fn into_result(self) -> Result<(), Failure> {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let exit = if self.damaged {
+            Exit::Damaged
+        } else {
+            Exit::Failed
+        };
+        Err(Failure::new(
+            exit,
+            format!("not valid: {}", self.shards.join(", ")),
+        ))
+    }
+}
+
+/// Why a dump of one log ended early.
 enum Stopped {
     Log(Error),
     Stdout(io::Error),
@@ -113,76 +145,94 @@ impl From<Error> for Stopped {
     }
 }
 
-/// Prints every record in order, up to the end or the damage.
+/// Prints every record in order, of each log up to its end or its damage.
 fn dump(args: &LogArgs) -> Result<(), Failure> {
     let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut troubles = Troubles::default();
     for dir in shard_dirs(&args.path)? {
-        let (disk, identity) = dir.open()?;
-        let recovery =
-            Recovery::read_from(&disk, identity, Start::Oldest).map_err(|err| dir.failure(&err))?;
-        let replayed = recovery.replay(&disk, |record| {
-            let line = Line::new(dir.shard, record);
-            if args.json {
-                serde_json::to_writer(&mut stdout, &line)
-                    .map_err(|err| Stopped::Stdout(err.into()))?;
-                writeln!(stdout).map_err(Stopped::Stdout)
-            } else {
-                writeln!(stdout, "{line}").map_err(Stopped::Stdout)
-            }
-        });
-        match replayed {
-            Ok(_) => {}
-            Err(Stopped::Log(err)) => {
-                written(stdout.flush())?;
-                return Err(dir.failure(&err));
-            }
-            Err(Stopped::Stdout(err)) => return written(Err(err)),
-        }
+        let failure = match dir.open() {
+            Err(failure) => Some(failure),
+            Ok((disk, identity)) => match dump_log(&dir, &disk, identity, args.json, &mut stdout) {
+                Ok(()) => None,
+                Err(Stopped::Log(err)) => Some(dir.failure(&err)),
+                Err(Stopped::Stdout(err)) => return written(Err(err)),
+            },
+        };
+        // So that what is told comes after the records that it is about.
+        written(stdout.flush())?;
+        troubles.note(&dir, failure);
     }
-    written(stdout.flush())
+    troubles.into_result()
+}
+
+fn dump_log(
+    dir: &ShardDir,
+    disk: &RealDisk,
+    identity: Identity,
+    json: bool,
+    out: &mut impl io::Write,
+) -> Result<(), Stopped> {
+    let recovery = Recovery::read_from(disk, identity, Start::Oldest)?;
+    let replayed = recovery.replay(disk, |record| {
+        let line = Line::new(dir.shard, record);
+        if json {
+            serde_json::to_writer(&mut *out, &line).map_err(|err| Stopped::Stdout(err.into()))?;
+            writeln!(out).map_err(Stopped::Stdout)
+        } else {
+            writeln!(out, "{line}").map_err(Stopped::Stdout)
+        }
+    });
+    replayed.map(|_| ())
 }
 
 /// A shard's directory.
 struct ShardDir {
     path: PathBuf,
     shard: ShardId,
-    meta: StoreMeta,
+    meta: Result<StoreMeta, StoreError>,
 }
 
 /// Those of a data directory, or the one that `path` is.
 fn shard_dirs(path: &Path) -> Result<Vec<ShardDir>, Failure> {
-    if let Some(dir) = ShardDir::read(path)? {
-        return Ok(vec![dir]);
+    match StoreMeta::read(path) {
+        Ok(meta) => {
+            return Ok(vec![ShardDir {
+                path: path.to_owned(),
+                shard: meta.shard,
+                meta: Ok(meta),
+            }]);
+        }
+        Err(StoreError::NotMade(_)) if path.is_dir() => {}
+        Err(StoreError::NotMade(_)) => {
+            let message = format!("no such directory: {}", path.display());
+            return Err(Failure::new(Exit::NotFound, message));
+        }
+        Err(err) => return Err(store_failure(&err)),
     }
     let data = data::open(path)?;
-    let mut dirs = Vec::new();
-    for shard in (0..data.shards()).map(ShardId) {
-        match ShardDir::read(&data.shard_dir(shard))? {
-            Some(dir) => dirs.push(dir),
-            None => say(format_args!("shard {shard} was never started")),
-        }
-    }
-    Ok(dirs)
+    let shards = (0..data.shards()).map(ShardId);
+    Ok(shards
+        .map(|shard| {
+            let path = data.shard_dir(shard);
+            let meta = StoreMeta::read(&path);
+            ShardDir { path, shard, meta }
+        })
+        .collect())
+}
+
+/// The directory is in the error.
+fn store_failure(err: &StoreError) -> Failure {
+    let exit = match err {
+        // It was made with the cluster: then it is lost.
+        StoreError::Damaged(_) | StoreError::NotMade(_) => Exit::Damaged,
+        StoreError::Io(..) | StoreError::Newer(..) => Exit::Failed,
+    };
+    Failure::caused(exit, err)
 }
 
 impl ShardDir {
-    /// `None` if `path` has no store file.
-    fn read(path: &Path) -> Result<Option<Self>, Failure> {
-        match StoreMeta::read(path) {
-            Ok(meta) => Ok(Some(Self {
-                path: path.to_owned(),
-                shard: meta.shard,
-                meta,
-            })),
-            Err(StoreError::NotMade(_)) => Ok(None),
-            Err(err @ StoreError::Damaged(_)) => Err(Failure::caused(Exit::Damaged, &err)),
-            Err(err @ (StoreError::Io(..) | StoreError::Newer(..))) => {
-                Err(Failure::caused(Exit::Failed, &err))
-            }
-        }
-    }
-
     fn open(&self) -> Result<(RealDisk, Identity), Failure> {
+        let meta = self.meta.as_ref().map_err(store_failure)?;
         let log = self.path.join("log");
         let disk = RealDisk::open(&log).map_err(|err| {
             Failure::doing(
@@ -194,19 +244,32 @@ impl ShardDir {
         Ok((
             disk,
             Identity {
-                store: self.meta.store,
+                store: meta.store,
                 shard: self.shard,
             },
         ))
     }
 
-    /// File and offset are in the error.
+    /// Its directory, then what is wrong in which file.
     fn failure(&self, err: &Error) -> Failure {
-        let exit = match err.kind() {
-            ErrorKind::Damaged => Exit::Damaged,
-            _ => Exit::Failed,
-        };
-        Failure::doing(exit, self.path.display(), err)
+        let path = self.path.display();
+        match err {
+            // Its own text sends to this command.
+            Error::Damaged {
+                file,
+                offset,
+                sequence,
+                fault,
+            } => Failure::new(
+                Exit::Damaged,
+                format!(
+                    "{path}: the log is damaged: {fault}; file {file}, offset {offset}, sequence \
+                     {sequence}"
+                ),
+            ),
+            err if err.kind() == ErrorKind::Damaged => Failure::doing(Exit::Damaged, path, err),
+            err => Failure::doing(Exit::Failed, path, err),
+        }
     }
 }
 
@@ -317,7 +380,7 @@ impl fmt::Display for Line {
 }
 
 /// Shard time as people read it; as a number where the calendar ends.
-fn rfc3339(at: Timestamp) -> String {
+pub(crate) fn rfc3339(at: Timestamp) -> String {
     let nanos = i128::from(at.0) * 1_000_000;
     OffsetDateTime::from_unix_timestamp_nanos(nanos)
         .ok()

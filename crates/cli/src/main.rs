@@ -5,7 +5,9 @@
 
 mod args;
 mod client;
+mod clock;
 mod data;
+mod dead_letters;
 mod events;
 mod exit;
 #[cfg(feature = "faults")]
@@ -18,6 +20,7 @@ mod shard;
 mod signals;
 mod status;
 mod up;
+mod worker;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => Exit::Fine.into(),
         Err(failure) => {
-            exit::say(&failure);
+            failure.tell();
             failure.exit.into()
         }
     }
@@ -59,10 +62,13 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Up(args) => up::run(&args, log),
         Command::Shard(args) => shard::run(&args),
         Command::Frontend(args) => frontend::run(args),
+        Command::Worker(args) => worker::run(args),
         Command::Paste(args) => client::paste(args),
         Command::Get(args) => client::get(&args),
         Command::Rm(args) => client::rm(&args),
         Command::Status(args) => status::run(&args),
+        Command::DeadLetters(command) => dead_letters::run(command),
+        Command::Clock(command) => clock::run(&command),
         Command::Log(command) => log::run(command),
         Command::Completions { shell } => completions(shell),
     }
@@ -72,7 +78,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 const fn serves(command: &Command) -> bool {
     matches!(
         command,
-        Command::Up(_) | Command::Shard(_) | Command::Frontend(_)
+        Command::Up(_) | Command::Shard(_) | Command::Frontend(_) | Command::Worker(_)
     )
 }
 

@@ -1,5 +1,8 @@
 //! What every serving process does at its start.
 
+use std::io;
+use std::net::SocketAddr;
+
 use ostraca_io::process;
 
 use crate::args::ParentArg;
@@ -11,6 +14,21 @@ pub(crate) fn adopt(parent: ParentArg) -> Result<(), Failure> {
     let Some(pid) = parent.pid else { return Ok(()) };
     process::die_with_parent(pid)
         .map_err(|err| Failure::doing(Exit::Failed, format_args!("no parent process {pid}"), &err))
+}
+
+/// Why nothing listens at `address`, which `option` sets.
+pub(crate) fn cannot_listen(
+    option: &'static str,
+    address: SocketAddr,
+) -> impl FnOnce(io::Error) -> Failure {
+    move |err| {
+        let exit = match err.kind() {
+            io::ErrorKind::AddrInUse => Exit::Conflict,
+            _ => Exit::Failed,
+        };
+        let doing = format_args!("cannot listen on {address}, choose another with {option}");
+        Failure::doing(exit, doing, &err)
+    }
 }
 
 /// The runtime of a serving process.
@@ -29,6 +47,6 @@ pub(crate) fn local_runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(no_runtime)
 }
 
-fn no_runtime(err: std::io::Error) -> Failure {
+fn no_runtime(err: io::Error) -> Failure {
     Failure::doing(Exit::Failed, "cannot start", &err)
 }

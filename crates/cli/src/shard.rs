@@ -1,7 +1,7 @@
 //! `ostraca shard`: one shard process.
 
 use std::io::{self, Write as _};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use ostraca_io::files::{self, Unsuitable};
@@ -27,29 +27,35 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, message));
     }
     check_filesystem(&data, shard)?;
-    let listener = TcpListener::bind(args.grpc).map_err(|err| {
-        Failure::doing(
-            Exit::Failed,
-            format_args!("cannot listen on {}", args.grpc),
-            &err,
-        )
-    })?;
+    let listener =
+        TcpListener::bind(args.grpc).map_err(process::cannot_listen("--grpc", args.grpc))?;
+    let metrics = TcpListener::bind(args.metrics)
+        .map_err(process::cannot_listen("--metrics", args.metrics))?;
+    let metrics_at = metrics
+        .local_addr()
+        .map_err(|err| Failure::doing(Exit::Failed, "cannot listen", &err))?;
+    let dir = data.shard_dir(shard);
     let options = ShardOptions {
         data,
         shard,
         listener,
+        metrics: Some(metrics),
         clock: machine::clock()?,
         entropy: machine::entropy(),
     };
     process::runtime()?.block_on(async {
         let stop = StopSignals::listen()?.drain();
-        serve_shard(options, ready, stop).await.map_err(failure)
+        let ready = |grpc| ready(grpc, metrics_at);
+        serve_shard(options, ready, stop)
+            .await
+            .map_err(|err| failure(&err, &dir))
     })
 }
 
-fn ready(address: std::net::SocketAddr) {
+fn ready(grpc: SocketAddr, metrics: SocketAddr) {
     let mut stdout = io::stdout().lock();
-    let told = writeln!(stdout, "ready grpc={address}").and_then(|()| stdout.flush());
+    let line = format!("ready grpc={grpc} metrics=http://{metrics}/metrics");
+    let told = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     if let Err(err) = told {
         // Whoever waited for the line is gone; the shard serves all the same.
         tracing::debug!(event = "ready_not_told", %err, "stdout is closed");
@@ -102,7 +108,7 @@ fn check_filesystem(data: &DataDir, shard: ShardId) -> Result<(), Failure> {
     }
 }
 
-fn failure(err: ServeError) -> Failure {
+fn failure(err: &ServeError, dir: &Path) -> Failure {
     let exit = match err.kind() {
         ErrorKind::Exists => Exit::Conflict,
         ErrorKind::Damaged | ErrorKind::Sealed => Exit::Damaged,
@@ -115,5 +121,9 @@ fn failure(err: ServeError) -> Failure {
             Exit::Failed
         }
     };
-    Failure::caused(exit, &err)
+    match err {
+        // It names a file of the log, and not whose.
+        ServeError::Open(_) | ServeError::Stopped(_) => Failure::doing(exit, dir.display(), err),
+        _ => Failure::caused(exit, err),
+    }
 }

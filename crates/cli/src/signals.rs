@@ -1,13 +1,18 @@
-//! Ctrl-C and SIGTERM.
+//! Ctrl-C, SIGTERM, and the end of the terminal.
 
+use std::path::Path;
+
+use ostraca_io::files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{Exit, Failure};
 
-/// The two signals that ask a process to stop.
+/// The signals that ask a process to stop.
 pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None` under `nohup`.
+    hangup: Option<Signal>,
 }
 
 /// Which one came.
@@ -15,6 +20,7 @@ pub(crate) struct StopSignals {
 pub(crate) enum StopSignal {
     Interrupt,
     Terminate,
+    Hangup,
 }
 
 impl StopSignals {
@@ -24,17 +30,29 @@ impl StopSignals {
             signal(kind)
                 .map_err(|err| Failure::doing(Exit::Failed, "cannot listen for signals", &err))
         };
+        let hangup = match ignores_hangup() {
+            true => None,
+            false => Some(listen(SignalKind::hangup())?),
+        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            hangup,
         })
     }
 
     /// Waits for the next one.
     pub(crate) async fn next(&mut self) -> StopSignal {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => StopSignal::Interrupt,
             _ = self.terminate.recv() => StopSignal::Terminate,
+            _ = hangup => StopSignal::Hangup,
         }
     }
 
@@ -47,4 +65,13 @@ impl StopSignals {
             std::process::exit(i32::from(Exit::Interrupted as u8));
         });
     }
+}
+
+/// Whether whoever started this process wants it to outlive the terminal.
+fn ignores_hangup() -> bool {
+    let status = files::read_text(Path::new("/proc/self/status")).unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Bit n - 1 is signal n, and SIGHUP is 1.
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ostraca_client::{Client, Options, Seeds};
+use ostraca_io::files;
 use ostraca_server::DataDir;
-use ostraca_server::endpoints::{self, Endpoint, Role};
+use ostraca_server::endpoints::{self, Endpoint, Role, State};
 use ostraca_types::ShardId;
 use serde::Serialize;
 
@@ -32,9 +33,12 @@ struct Report {
 struct Process {
     name: String,
     role: Role,
-    /// `running` or `serving`; or else `recovering`, `draining`, `stopped`, `unready`,
-    /// `unreachable` or `missing`.
+    /// `running` or `serving`; or else `starting`, `recovering`, `draining`, `stopped`, `unready`,
+    /// `unreachable`, `restarting`, `failing`, `damaged` or `missing`.
     state: String,
+    /// The exit code with which it ended last, if it has not served since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +58,10 @@ struct Counts {
     pastes: u64,
     idempotency_rows: u64,
     outbox_ready: u64,
+    outbox_dropped: u64,
+    dead_letters: u64,
+    inbox_rows: u64,
+    expiry_lag_ms: u64,
     commits: u64,
     syncs: u64,
     trouble: String,
@@ -95,6 +103,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 async fn report(data: &DataDir, listed: &[Endpoint]) -> Report {
+    // What is told about processes is as old as who told it.
+    let is_up =
+        |endpoint: &Endpoint| endpoint.role == Role::Up && endpoint.pid.is_some_and(is_running);
+    let listed = if listed.iter().any(is_up) {
+        listed
+    } else {
+        &[]
+    };
     let listed = |name: &str| listed.iter().find(|endpoint| endpoint.name == name);
     let mut processes = vec![up(listed("up"))];
     for shard in (0..data.shards()).map(ShardId) {
@@ -102,7 +118,9 @@ async fn report(data: &DataDir, listed: &[Endpoint]) -> Report {
         let slots = data.slots_of(shard).iter().map(|slot| slot.0).collect();
         processes.push(shard_process(name.clone(), slots, listed(&name)).await);
     }
-    processes.push(frontend(listed("frontend")).await);
+    for (name, role) in [("frontend", Role::Frontend), ("worker", Role::Worker)] {
+        processes.push(http_process(name, role, listed(name)).await);
+    }
     Report {
         data: data.path().to_owned(),
         cluster: data.cluster().to_string(),
@@ -148,6 +166,10 @@ async fn shard_process(name: String, slots: Vec<u8>, endpoint: Option<&Endpoint>
         pastes: status.pastes,
         idempotency_rows: status.idempotency_rows,
         outbox_ready: status.outbox_ready,
+        outbox_dropped: status.outbox_dropped,
+        dead_letters: status.dead_letters,
+        inbox_rows: status.inbox_rows,
+        expiry_lag_ms: status.expiry_lag_ms,
         commits: status.commits,
         syncs: status.syncs,
         trouble: status.trouble,
@@ -155,8 +177,8 @@ async fn shard_process(name: String, slots: Vec<u8>, endpoint: Option<&Endpoint>
     process
 }
 
-async fn frontend(endpoint: Option<&Endpoint>) -> Process {
-    let mut process = Process::new("frontend".to_owned(), Role::Frontend, endpoint);
+async fn http_process(name: &str, role: Role, endpoint: Option<&Endpoint>) -> Process {
+    let mut process = Process::new(name.to_owned(), role, endpoint);
     let Some(url) = process.address.clone() else {
         return process;
     };
@@ -171,17 +193,22 @@ async fn frontend(endpoint: Option<&Endpoint>) -> Process {
 impl Process {
     /// What the list says, as far as the process table agrees.
     fn new(name: String, role: Role, endpoint: Option<&Endpoint>) -> Self {
-        let running = endpoint.filter(|endpoint| is_running(endpoint.pid));
+        let running = endpoint.filter(|endpoint| endpoint.pid.is_some_and(is_running));
+        let exit = endpoint.and_then(|endpoint| endpoint.exit);
+        let state = match (endpoint.map(|endpoint| endpoint.state), running) {
+            (Some(State::Damaged), _) => "damaged",
+            (Some(State::Starting | State::Restarting), _) if exit.is_some() => "failing",
+            (Some(State::Starting), _) => "starting",
+            (Some(State::Restarting), _) => "restarting",
+            (Some(State::Serving), Some(_)) => "unreachable",
+            (Some(State::Serving) | None, _) => "missing",
+        };
         Self {
             name,
             role,
-            state: if running.is_some() {
-                "unreachable"
-            } else {
-                "missing"
-            }
-            .to_owned(),
-            pid: running.map(|endpoint| endpoint.pid),
+            state: state.to_owned(),
+            exit,
+            pid: running.and_then(|endpoint| endpoint.pid),
             address: running.and_then(|endpoint| endpoint.grpc.clone().or(endpoint.http.clone())),
             slots: Vec::new(),
             shard: None,
@@ -193,11 +220,29 @@ impl Process {
     }
 }
 
+/// Whether `pid` is a process of this program that has not ended.
 fn is_running(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    let stat = |pid: &str| files::read_text(&Path::new("/proc").join(pid).join("stat"));
+    match (stat(&pid.to_string()), stat("self")) {
+        (Ok(other), Ok(own)) => {
+            let (other, own) = (name_and_state(&other), name_and_state(&own));
+            // One that ended, and that nobody waited for, is still in the table.
+            other.is_some_and(|(name, state)| {
+                !matches!(state, 'Z' | 'X') && own.is_some_and(|(own, _)| own == name)
+            })
+        }
+        _ => false,
+    }
 }
 
-/// Aligned columns; a last line for each shard in trouble.
+/// A process's name, in which anything may stand, and its state, from `/proc/PID/stat`.
+fn name_and_state(stat: &str) -> Option<(&str, char)> {
+    let (head, tail) = stat.rsplit_once(')')?;
+    let (_, name) = head.split_once('(')?;
+    Some((name, tail.trim_start().chars().next()?))
+}
+
+/// Aligned columns; a last line for each process in trouble.
 fn table(report: &Report) -> String {
     let mut rows = vec![
         [
@@ -247,6 +292,17 @@ fn table(report: &Report) -> String {
         {
             let _ = writeln!(text, "{}: {}", process.name, counts.trouble);
         }
+        if let Some(exit) = process.exit {
+            let again = match process.state.as_str() {
+                "damaged" => "is not started again; `ostraca log verify` says what is damaged",
+                _ => "is started again; what it says is on stderr of `ostraca up`",
+            };
+            let _ = writeln!(
+                text,
+                "{}: ended with exit code {exit}, {again}",
+                process.name
+            );
+        }
     }
     text
 }
@@ -274,6 +330,39 @@ fn slot_ranges(slots: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_a_name_and_a_state() {
+        assert_eq!(name_and_state("7 (a) b (c) Z 1 7"), Some(("a) b (c", 'Z')));
+        assert!(is_running(std::process::id()));
+        assert!(!is_running(1), "another program");
+    }
+
+    #[test]
+    fn a_process_is_as_its_supervisor_says() {
+        let state = |state, pid, exit| {
+            let endpoint = Endpoint {
+                name: "shard-0".to_owned(),
+                role: Role::Shard,
+                state,
+                pid,
+                exit,
+                grpc: None,
+                http: None,
+                metrics: None,
+                slots: Vec::new(),
+            };
+            Process::new("shard-0".to_owned(), Role::Shard, Some(&endpoint)).state
+        };
+        let runs = Some(std::process::id());
+        assert_eq!(state(State::Damaged, None, Some(7)), "damaged");
+        assert_eq!(state(State::Restarting, None, Some(1)), "failing");
+        assert_eq!(state(State::Starting, runs, Some(1)), "failing");
+        assert_eq!(state(State::Restarting, None, None), "restarting");
+        assert_eq!(state(State::Starting, runs, None), "starting");
+        assert_eq!(state(State::Serving, runs, None), "unreachable");
+        assert_eq!(state(State::Serving, Some(1), None), "missing");
+    }
 
     #[test]
     fn slots_are_shown_as_ranges() {

@@ -1,4 +1,4 @@
-//! `ostraca up`: one frontend and every shard as processes of this machine, kept running.
+//! `ostraca up`: every shard, one frontend and one worker as processes of this machine, kept running.
 //!
 //! Each child has a keeper, which starts it, waits for its end and starts it again. Keepers tell
 //! what happens to the one supervisor, which keeps `run/endpoints.json` current. All of it runs on
@@ -8,7 +8,7 @@ mod keeper;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
@@ -25,22 +25,32 @@ use crate::args::{HttpArgs, UpArgs};
 use crate::exit::{Exit, Failure, say, written};
 use crate::shard::check_remote;
 use crate::signals::{StopSignal, StopSignals};
-use crate::{data, machine, process};
+use crate::{data, frontend, machine, process};
 use keeper::{Child, Event, News, Stage};
 
 /// How soon a list that could not be written, on a full disk say, is tried again.
 const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
+/// The data directory is nobody else's.
+const DIR_MODE: u32 = 0o700;
 /// Each child has at most a few pieces of news under way; a keeper waits when this is full.
 const NEWS_MAX: usize = 64;
 
 /// Runs until it is told to stop.
 pub(crate) fn run(args: &UpArgs, log: Option<&str>) -> Result<(), Failure> {
     process::adopt(args.parent)?;
+    // All that is asked for, before a data directory is made or touched.
     check_remote(args.remote, args.grpc_ip)?;
-    // Before anything else in the directory is touched.
-    let _lock = lock(&args.data.path)?;
-    let data =
-        DataDir::init(&args.data.path, args.shards, &machine::entropy()).map_err(data::failure)?;
+    frontend::config(&args.http)?;
+    let path = &args.data.path;
+    // That another `up` runs on it says more than a port that is taken.
+    let held = path.join("run").is_dir().then(|| lock(path)).transpose()?;
+    let http = args.http.http;
+    TcpListener::bind(http).map_err(process::cannot_listen("--http", http))?;
+    let _lock = match held {
+        Some(lock) => lock,
+        None => lock(path)?,
+    };
+    let data = DataDir::init(path, args.shards, &machine::entropy()).map_err(data::failure)?;
     // The shards would say so, each; this says it once.
     Secrets::load(&data.secret_dir()).map_err(|err| Failure::caused(Exit::Failed, &err))?;
     let program = std::env::current_exe()
@@ -48,15 +58,14 @@ pub(crate) fn run(args: &UpArgs, log: Option<&str>) -> Result<(), Failure> {
     process::local_runtime()?.block_on(supervise(&data, children(&program, args, log, &data)))
 }
 
+/// Locks the data directory, before anything else in it is touched.
 fn lock(data: &Path) -> Result<Lock, Failure> {
     let run_dir = data.join("run");
-    files::create_dir_durable(&run_dir, 0o755).map_err(|err| {
-        Failure::doing(
-            Exit::Failed,
-            format_args!("cannot make {}", run_dir.display()),
-            &err,
-        )
-    })?;
+    for dir in [data, &run_dir] {
+        files::create_dir_durable(dir, DIR_MODE).map_err(|err| {
+            Failure::doing(Exit::Failed, format!("cannot make {}", dir.display()), &err)
+        })?;
+    }
     Lock::acquire(&run_dir.join("lock")).map_err(|err| match err {
         LockError::Held(pid) => {
             let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
@@ -74,7 +83,7 @@ fn lock(data: &Path) -> Result<Lock, Failure> {
     })
 }
 
-/// The children in the order in which they are listed: shards by number, then the frontend.
+/// The children in the order in which they are listed: shards by number, then what calls them.
 fn children(program: &Path, args: &UpArgs, log: Option<&str>, data: &DataDir) -> Vec<Child> {
     let arguments_of = |command: &str| -> Vec<OsString> {
         let mut arguments = vec![command.into(), "--data".into(), data.path().into()];
@@ -117,18 +126,51 @@ fn children(program: &Path, args: &UpArgs, log: Option<&str>, data: &DataDir) ->
         listen_flag: "--http",
         listen: *http,
     });
+    let mut arguments = arguments_of("worker");
+    arguments.extend(["--edge".into(), args.edge.config.to_string().into()]);
+    if let Some(url) = public_url {
+        arguments.extend(["--public-url".into(), url.into()]);
+    }
+    children.push(Child {
+        name: "worker".to_owned(),
+        role: Role::Worker,
+        program: program.to_owned(),
+        arguments,
+        listen_flag: "--metrics",
+        listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+    });
     children
+}
+
+/// Whether a start that ended with `exit` will end so again.
+fn cannot_start(role: Role, exit: Exit) -> bool {
+    match exit {
+        Exit::Failed | Exit::Usage => true,
+        // A port that is taken stays so. A shard that was killed may still hold its lock.
+        Exit::Conflict => role != Role::Shard,
+        Exit::Fine
+        | Exit::NotFound
+        | Exit::Unavailable
+        | Exit::Timeout
+        | Exit::Damaged
+        | Exit::SyncFailed
+        | Exit::Interrupted => false,
+    }
 }
 
 /// What is known of one child.
 #[derive(Debug, Clone)]
 enum State {
-    /// Not running, or about to.
+    /// About to run for the first time.
+    New,
+    /// It ended, and will be started again.
     Down,
     Running {
         pid: u32,
         /// Where it serves, once it does.
         address: Option<String>,
+        /// The URL of its metrics, once it serves.
+        metrics: Option<String>,
     },
     /// Its data is damaged: it is not started again.
     Damaged,
@@ -140,6 +182,8 @@ struct Seat {
     role: Role,
     slots: Vec<u8>,
     state: State,
+    /// How it ended, if it has not served since; `None` after a signal.
+    exit: Option<Exit>,
 }
 
 struct Supervisor {
@@ -183,7 +227,8 @@ async fn supervise(data: &DataDir, children: Vec<Child>) -> Result<(), Failure> 
 /// The running keepers, by the order in which they stop.
 struct Keepers {
     stage: watch::Sender<Stage>,
-    frontends: JoinSet<()>,
+    /// What calls shards: the frontend and the worker.
+    callers: JoinSet<()>,
     shards: JoinSet<()>,
 }
 
@@ -192,20 +237,20 @@ impl Keepers {
         let (stage, _) = watch::channel(Stage::Run);
         Self {
             stage,
-            frontends: JoinSet::new(),
+            callers: JoinSet::new(),
             shards: JoinSet::new(),
         }
     }
 
     fn add(&mut self, index: usize, child: Child, news: mpsc::Sender<Event>) {
         let keepers = match child.role {
-            Role::Frontend => &mut self.frontends,
+            Role::Frontend | Role::Worker => &mut self.callers,
             Role::Shard | Role::Up => &mut self.shards,
         };
         keepers.spawn(child.keep(index, self.stage.subscribe(), news));
     }
 
-    /// Stops the frontend, then the shards, each with a limit. A second Ctrl-C kills what is left.
+    /// Stops frontend and worker, then the shards, each with a limit. A second Ctrl-C kills what is left.
     async fn stop(
         self,
         signals: &mut StopSignals,
@@ -213,13 +258,13 @@ impl Keepers {
     ) -> Result<(), Failure> {
         let Self {
             stage,
-            frontends,
+            callers,
             shards,
         } = self;
         let advance = |to: Stage| stage.send_modify(|now| *now = to.max(*now));
         let mut orderly = pin!(async {
-            advance(Stage::StopFrontend);
-            frontends.join_all().await;
+            advance(Stage::StopCallers);
+            callers.join_all().await;
             advance(Stage::StopShards);
             shards.join_all().await;
         });
@@ -252,9 +297,10 @@ impl Supervisor {
                             .collect()
                     })
                     .unwrap_or_default(),
-                Role::Frontend | Role::Up => Vec::new(),
+                Role::Frontend | Role::Worker | Role::Up => Vec::new(),
             },
-            state: State::Down,
+            state: State::New,
+            exit: None,
         };
         Self {
             run_dir: data.run_dir(),
@@ -268,28 +314,41 @@ impl Supervisor {
     fn hear(&mut self, event: Event) -> Result<(), Failure> {
         let seat = &mut self.seats[event.child];
         match event.news {
-            News::Started { pid } => seat.state = State::Running { pid, address: None },
-            News::Ready { address: at } => {
-                if let State::Running { address, .. } = &mut seat.state {
-                    *address = Some(at);
+            News::Started { pid } => {
+                seat.state = State::Running {
+                    pid,
+                    address: None,
+                    metrics: None,
+                };
+            }
+            News::Ready {
+                address: at,
+                metrics: measured_at,
+            } => {
+                if let State::Running {
+                    address, metrics, ..
+                } = &mut seat.state
+                {
+                    (*address, *metrics) = (Some(at), measured_at);
+                    seat.exit = None;
                 }
             }
             News::Ended {
                 exit: Some(Exit::Damaged),
             } => {
-                seat.state = State::Damaged;
+                (seat.state, seat.exit) = (State::Damaged, Some(Exit::Damaged));
                 say(format_args!(
                     "{} is damaged and stays down; its slots are not served, the others are",
                     seat.name
                 ));
             }
             // What cannot start at all says why on stderr, once, not every five seconds.
-            News::Ended {
-                exit: Some(exit @ (Exit::Failed | Exit::Usage)),
-            } if !self.told_ready => {
+            News::Ended { exit: Some(exit) }
+                if !self.told_ready && cannot_start(seat.role, exit) =>
+            {
                 return Err(Failure::new(exit, format!("{} could not start", seat.name)));
             }
-            News::Ended { .. } => seat.state = State::Down,
+            News::Ended { exit } => (seat.state, seat.exit) = (State::Down, exit),
         }
         self.publish();
         self.tell_ready()
@@ -302,18 +361,18 @@ impl Supervisor {
         }
         let (mut http, mut grpc) = (Vec::new(), Vec::new());
         for seat in &self.seats {
-            let list = if seat.role == Role::Frontend {
-                &mut http
-            } else {
-                &mut grpc
-            };
             match &seat.state {
                 State::Running {
                     address: Some(address),
                     ..
-                } => list.push(address.as_str()),
+                } => match seat.role {
+                    Role::Frontend => http.push(address.as_str()),
+                    Role::Shard => grpc.push(address.as_str()),
+                    // Nobody calls it.
+                    Role::Worker | Role::Up => {}
+                },
                 State::Damaged => {}
-                State::Running { .. } | State::Down => return Ok(()),
+                State::Running { .. } | State::New | State::Down => return Ok(()),
             }
         }
         if grpc.is_empty() {
@@ -339,28 +398,42 @@ impl Supervisor {
         let mut list = vec![Endpoint {
             name: "up".to_owned(),
             role: Role::Up,
-            pid: std::process::id(),
+            state: endpoints::State::Serving,
+            pid: Some(std::process::id()),
+            exit: None,
             grpc: None,
             http: None,
+            metrics: None,
             slots: Vec::new(),
         }];
         for seat in &self.seats {
-            let State::Running { pid, address } = &seat.state else {
-                continue;
+            let (pid, address, metrics) = match seat.state.clone() {
+                State::Running {
+                    pid,
+                    address,
+                    metrics,
+                } => (Some(pid), address, metrics),
+                State::New | State::Down | State::Damaged => (None, None, None),
             };
-            let address_for = |role| {
-                if seat.role == role {
-                    address.clone()
-                } else {
-                    None
-                }
+            let state = match seat.state {
+                State::Running { .. } if address.is_some() => endpoints::State::Serving,
+                State::New | State::Running { .. } => endpoints::State::Starting,
+                State::Down => endpoints::State::Restarting,
+                State::Damaged => endpoints::State::Damaged,
+            };
+            let (grpc, http) = match seat.role {
+                Role::Shard => (address, None),
+                Role::Frontend | Role::Worker | Role::Up => (None, address),
             };
             list.push(Endpoint {
                 name: seat.name.clone(),
                 role: seat.role,
-                pid: *pid,
-                grpc: address_for(Role::Shard),
-                http: address_for(Role::Frontend),
+                state,
+                pid,
+                exit: seat.exit.map(|exit| exit as u8),
+                grpc,
+                http,
+                metrics,
                 slots: seat.slots.clone(),
             });
         }

@@ -109,6 +109,16 @@ impl Error {
         )
     }
 
+    /// A stream's caller has as many unanswered calls as it asked for. Nothing was sent, and
+    /// waiting does not help: an answer has to be taken first.
+    pub(crate) fn stream_full() -> Self {
+        Self::new(
+            ErrorKind::Busy,
+            None,
+            "the stream has as many unanswered calls as it was opened for",
+        )
+    }
+
     pub(crate) fn no_route(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, Some(Reason::NotReady), message)
     }
@@ -136,12 +146,15 @@ fn kind(code: Code, reason: Option<Reason>) -> ErrorKind {
             | Reason::TicketRejected
             | Reason::EmptyBody
             | Reason::BodyTooLarge
-            | Reason::TokenMissing,
+            | Reason::TokenMissing
+            | Reason::UnknownConsumer
+            // Waiting frees no place.
+            | Reason::TooManyConsumers,
         ) => ErrorKind::Rejected,
         Some(Reason::KeyReused) => ErrorKind::Exists,
         Some(Reason::AnswerNotOpened) => ErrorKind::Sealed,
         Some(Reason::CreateTooLate) => ErrorKind::TooLate,
-        Some(Reason::PasteNotFound) => ErrorKind::NotFound,
+        Some(Reason::PasteNotFound | Reason::DeadLetterNotFound) => ErrorKind::NotFound,
         Some(Reason::TokenRejected) => ErrorKind::Denied,
         Some(Reason::WrongShard) => ErrorKind::NotLeader,
         Some(Reason::Overloaded) => ErrorKind::Busy,

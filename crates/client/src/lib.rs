@@ -3,12 +3,13 @@
 //!
 //! - Every call goes to the shard that leads its slot, by a routing table that is fetched from any
 //!   shard and refreshed when an answer says that it is stale, or a shard is out of reach.
-//! - Every call has a deadline.
+//! - Every call has a deadline, on a stream as well.
 //! - Nothing is retried (k17). A definite "wrong shard" refusal, after which nothing was appended,
 //!   is followed once: that is routing.
 //! - Secrets never reach an [`Error`].
 
 mod error;
+mod outbox;
 mod routing;
 mod stream;
 
@@ -23,6 +24,10 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 pub use error::Error;
+pub use outbox::{
+    DeadLetter, DeadLetters, EndCause, Handle, Message, Messages, RECEIVE_MAX, RECEIVE_WAIT_MAX,
+    Receive, Recorded, Settled,
+};
 pub use routing::{Seeds, Shard};
 pub use stream::{CreateStream, StreamAnswer};
 
@@ -161,9 +166,12 @@ impl Client {
     ) -> Result<Begun, Error> {
         let request = begin_request(key, digest);
         let response = self
-            .call(key.slot(), request, async |mut shard, request| {
-                shard.begin_create(request).await
-            })
+            .routed(
+                key.slot(),
+                self.deadline,
+                request,
+                async |channel, request| service(channel).begin_create(request).await,
+            )
             .await?;
         begun(response)
     }
@@ -179,9 +187,12 @@ impl Client {
     ) -> Result<CreateAnswer, Error> {
         let request = commit_request(key, digest, ticket, paste);
         let response = self
-            .call(key.slot(), request, async |mut shard, request| {
-                shard.commit_create(request).await
-            })
+            .routed(
+                key.slot(),
+                self.deadline,
+                request,
+                async |channel, request| service(channel).commit_create(request).await,
+            )
             .await?;
         answer(response.answer)
     }
@@ -192,9 +203,12 @@ impl Client {
             paste_id: id.to_string(),
         };
         let response = self
-            .call(id.slot(), request, async |mut shard, request| {
-                shard.get_paste(request).await
-            })
+            .routed(
+                id.slot(),
+                self.deadline,
+                request,
+                async |channel, request| service(channel).get_paste(request).await,
+            )
             .await?;
         paste(response.paste)
     }
@@ -205,23 +219,26 @@ impl Client {
             paste_id: id.to_string(),
             delete_token: token.expose_text(),
         };
-        self.call(id.slot(), request, async |mut shard, request| {
-            shard.delete_paste(request).await
-        })
+        self.routed(
+            id.slot(),
+            self.deadline,
+            request,
+            async |channel, request| service(channel).delete_paste(request).await,
+        )
         .await?;
         Ok(())
     }
 
     /// A stream of begins and commits to the shard that leads `slot`, with at most `in_flight`
-    /// unanswered calls.
+    /// unanswered calls. After a stream that broke, or that answered WRONG_SHARD, a new one goes
+    /// where the shard leads by then.
     pub async fn stream_creates(
         &self,
         slot: Slot,
         in_flight: usize,
     ) -> Result<CreateStream, Error> {
         let route = self.within(self.router.route(slot)).await?;
-        self.within(CreateStream::open(service(route.channel), in_flight))
-            .await
+        CreateStream::open(self.router.clone(), route, in_flight, self.deadline).await
     }
 
     /// The routing table as the cluster tells it now.
@@ -242,6 +259,22 @@ impl Client {
         Ok(self.within(status).await?.into_inner())
     }
 
+    /// Tells the shard process at `address` (host:port) that its wall clock, which leapt ahead, is
+    /// right. It cannot be taken back.
+    pub async fn confirm_clock(&self, address: &str) -> Result<(), Error> {
+        let channel = routing::connect(address)?;
+        let mut service = v1::cluster_service_client::ClusterServiceClient::new(channel);
+        let confirm = async {
+            let request = v1::ConfirmClockRequest {};
+            service
+                .confirm_clock(request)
+                .await
+                .map_err(Error::from_status)
+        };
+        self.within(confirm).await?;
+        Ok(())
+    }
+
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         tokio::time::timeout(self.deadline, call)
             .await
@@ -249,39 +282,43 @@ impl Client {
     }
 
     /// Sends `request` to the leader of `slot`, and once more to where a definite refusal points.
-    async fn call<Q: Clone, A>(
+    pub(crate) async fn routed<Q: Clone, A>(
         &self,
         slot: Slot,
+        deadline: Duration,
         request: Q,
-        send: impl AsyncFn(PasteServiceClient<Channel>, Request<Q>) -> Result<Response<A>, Status>,
+        send: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
     ) -> Result<A, Error> {
         let once = async |route: &routing::Route| {
             let mut request = Request::new(request.clone());
             // The server stops working on it when nobody waits any more. A little later than this
             // side does: tonic's own timer would call the missed deadline a cancellation.
-            request.set_timeout(self.deadline + DEADLINE_GRACE);
-            match send(service(route.channel.clone()), request).await {
+            request.set_timeout(deadline + DEADLINE_GRACE);
+            match send(route.channel.clone(), request).await {
                 Ok(response) => Ok(response.into_inner()),
                 Err(status) => Err(Error::from_status(status)),
             }
         };
-        self.within(async {
+        // Whoever was asked last: the deadline may pass meanwhile.
+        let mut asked = None;
+        let call = async {
             let route = self.router.route(slot).await?;
+            asked = Some(route.clone());
             match once(&route).await {
                 Err(err) if err.reason() == Some(Reason::WrongShard) => {
                     let route = self.router.reroute(slot, &route, &err).await?;
+                    asked = Some(route.clone());
                     once(&route).await
-                }
-                Err(err) => {
-                    if err.is_unreachable() {
-                        self.router.suspect(&route);
-                    }
-                    Err(err)
                 }
                 done => done,
             }
-        })
-        .await
+        };
+        let answer = tokio::time::timeout(deadline, call).await;
+        let answer = answer.unwrap_or_else(|_| Err(Error::deadline()));
+        if let (Err(err), Some(route)) = (&answer, &asked) {
+            self.router.learn(route, err);
+        }
+        answer
     }
 }
 

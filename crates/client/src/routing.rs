@@ -8,14 +8,22 @@ use std::time::Duration;
 use ostraca_proto::v1;
 use ostraca_proto::v1::cluster_service_client::ClusterServiceClient;
 use ostraca_types::contract::SLOTS;
-use ostraca_types::{ShardId, Slot};
+use ostraca_types::{Reason, ShardId, Slot};
 use parking_lot::RwLock;
+use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::Error;
 
 /// A peer on the same network answers a connect in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one seed may take. It answers from memory, so this is far above what a busy machine
+/// needs. And it is far below [`crate::DEADLINE_DEFAULT`], so that a caller hears that there is no
+/// route, which is definite, before its deadline says that anything may have happened.
+const SEED_LIMIT: Duration = Duration::from_secs(1);
+/// A refresh in the background: finding the seeds, which may be a file, and asking them. Without it
+/// one that never ends would be the last.
+const REFRESH_MAX: Duration = Duration::from_secs(3);
 /// Above the default 64 KiB, or one busy stream starves the others of the connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -28,23 +36,31 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 pub enum Seeds {
     /// Always these.
     Fixed(Vec<String>),
-    /// Asked anew at each refresh, as addresses can change with each restart. It must not block
-    /// for long.
+    /// Asked anew at each refresh, as addresses can change with each restart. It may read a file:
+    /// it is called where blocking is allowed.
     Ask(Arc<dyn Fn() -> Vec<String> + Send + Sync>),
 }
 
 impl Seeds {
-    fn addresses(&self) -> Vec<String> {
+    async fn addresses(&self) -> Result<Vec<String>, Error> {
         match self {
-            Self::Fixed(addresses) => addresses.clone(),
-            Self::Ask(ask) => ask(),
+            Self::Fixed(addresses) => Ok(addresses.clone()),
+            Self::Ask(ask) => {
+                let ask = Arc::clone(ask);
+                tokio::task::spawn_blocking(move || ask())
+                    .await
+                    .map_err(|_| Error::no_route("the shards' addresses could not be found"))
+            }
         }
     }
 }
 
 impl fmt::Debug for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.addresses()).finish()
+        match self {
+            Self::Fixed(addresses) => f.debug_list().entries(addresses).finish(),
+            Self::Ask(_) => f.write_str("Ask(..)"),
+        }
     }
 }
 
@@ -129,41 +145,75 @@ impl Router {
         self.0.table.read().routes.get(slot.index())?.clone()
     }
 
-    /// The way to where a refusal points: the address that it names, or what a fresh table says.
+    /// The way to where a refusal points: the address that it names, at once, while the table is
+    /// fetched in the background; or what a fresh table says.
     pub(crate) async fn reroute(
         &self,
         slot: Slot,
         from: &Route,
         refusal: &Error,
     ) -> Result<Route, Error> {
-        let refreshed = self.refresh().await;
         match refusal.metadata("address") {
-            Some(address) if *address != *from.address => Ok(Route {
-                address: address.into(),
-                channel: connect(address)?,
-            }),
+            Some(address) if *address != *from.address => {
+                self.suspect(from);
+                self.route_to(address)
+            }
             _ => {
-                refreshed?;
+                self.refresh().await?;
                 self.route(slot).await
             }
         }
     }
 
-    /// Fetches the table from the first seed that answers.
+    /// The way to an address, over the connection that there is, or a new one.
+    fn route_to(&self, address: &str) -> Result<Route, Error> {
+        let table = self.0.table.read();
+        let mut known = table.routes.iter().flatten();
+        if let Some(route) = known.find(|route| *route.address == *address) {
+            return Ok(route.clone());
+        }
+        drop(table);
+        Ok(Route {
+            address: address.into(),
+            channel: connect(address)?,
+        })
+    }
+
+    /// Fetches the table: asks all seeds at once and takes the first answer that is no older than
+    /// the table that there is. In turn, one seed that hangs would hide the others.
     pub(crate) async fn refresh(&self) -> Result<Vec<Shard>, Error> {
         let mut failure = Error::no_route("no shard's address is known");
-        for address in self.0.seeds.addresses() {
-            let mut service = ClusterServiceClient::new(connect(&address)?);
-            match service.get_routing(v1::GetRoutingRequest {}).await {
-                Ok(response) => return self.adopt(response.into_inner()),
-                Err(_) => failure = Error::no_route(format!("no answer from a shard at {address}")),
+        // Dropped with the first good answer, which ends the other questions.
+        let mut asked = JoinSet::new();
+        for address in self.0.seeds.addresses().await? {
+            match self.route_to(&address) {
+                Ok(route) => drop(asked.spawn(ask(route))),
+                Err(err) => failure = err,
+            }
+        }
+        while let Some(answer) = asked.join_next().await {
+            let answer = answer.map_err(|_| Error::no_route("no answer from a shard"));
+            match answer.flatten().and_then(|table| self.adopt(table)) {
+                Ok(shards) => return Ok(shards),
+                Err(err) => failure = err,
             }
         }
         Err(failure)
     }
 
-    /// A shard did not answer: it may have moved. Fetches the table in the background, once at a
-    /// time.
+    /// Fetches the table in the background after an error that says that `route` may be stale: the
+    /// shard is out of reach, was silent until the deadline, or does not lead the slot.
+    pub(crate) fn learn(&self, route: &Route, err: &Error) {
+        let stale = matches!(
+            err.reason(),
+            Some(Reason::WrongShard | Reason::DeadlineExceeded)
+        );
+        if stale || err.is_unreachable() {
+            self.suspect(route);
+        }
+    }
+
+    /// A shard may have moved. Fetches the table in the background, once at a time.
     pub(crate) fn suspect(&self, route: &Route) {
         if self.0.refreshing.swap(true, Ordering::AcqRel) {
             return;
@@ -171,7 +221,7 @@ impl Router {
         let this = self.clone();
         let address = Arc::clone(&route.address);
         tokio::spawn(async move {
-            let refreshed = tokio::time::timeout(CONNECT_TIMEOUT, this.refresh()).await;
+            let refreshed = tokio::time::timeout(REFRESH_MAX, this.refresh()).await;
             if !matches!(refreshed, Ok(Ok(_))) {
                 tracing::debug!(%address, "no routing table could be fetched");
             }
@@ -180,6 +230,7 @@ impl Router {
     }
 
     fn adopt(&self, response: v1::GetRoutingResponse) -> Result<Vec<Shard>, Error> {
+        let malformed = || Error::no_route("a shard's routing table is not of this API's form");
         let mut shards = Vec::with_capacity(response.shards.len());
         for route in response.shards {
             let slots = route
@@ -187,38 +238,49 @@ impl Router {
                 .into_iter()
                 .map(|slot| u8::try_from(slot).map(Slot));
             shards.push(Shard {
-                id: ShardId(u16::try_from(route.shard).map_err(|_| Error::malformed())?),
+                id: ShardId(u16::try_from(route.shard).map_err(|_| malformed())?),
                 address: route.address,
-                slots: slots
-                    .collect::<Result<_, _>>()
-                    .map_err(|_| Error::malformed())?,
+                slots: slots.collect::<Result<_, _>>().map_err(|_| malformed())?,
             });
         }
         let mut table = self.0.table.write();
-        // A table that is older than ours comes from a process that has not heard.
-        if response.version >= table.version {
-            let mut routes = vec![None; SLOTS];
-            for shard in shards.iter().filter(|shard| !shard.address.is_empty()) {
-                let known = table.routes.iter().flatten();
-                let route = match known
-                    .into_iter()
-                    .find(|route| *route.address == *shard.address)
-                {
-                    Some(route) => route.clone(),
-                    None => Route {
-                        address: shard.address.as_str().into(),
-                        channel: connect(&shard.address)?,
-                    },
-                };
-                for slot in &shard.slots {
-                    routes[slot.index()] = Some(route.clone());
-                }
-            }
-            *table = Table {
-                version: response.version,
-                routes,
-            };
+        // It comes from a process that has not heard.
+        if response.version < table.version {
+            return Err(Error::no_route(
+                "a shard's routing table is older than the one that is known",
+            ));
         }
+        let mut routes = vec![None; SLOTS];
+        for shard in shards.iter().filter(|shard| !shard.address.is_empty()) {
+            let mut known = table.routes.iter().flatten();
+            let route = match known.find(|route| *route.address == *shard.address) {
+                Some(route) => route.clone(),
+                None => Route {
+                    address: shard.address.as_str().into(),
+                    channel: connect(&shard.address)?,
+                },
+            };
+            for slot in &shard.slots {
+                routes[slot.index()] = Some(route.clone());
+            }
+        }
+        *table = Table {
+            version: response.version,
+            routes,
+        };
         Ok(shards)
+    }
+}
+
+/// Asks one shard for the table.
+async fn ask(route: Route) -> Result<v1::GetRoutingResponse, Error> {
+    let mut service = ClusterServiceClient::new(route.channel);
+    let asked = service.get_routing(v1::GetRoutingRequest {});
+    match tokio::time::timeout(SEED_LIMIT, asked).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        _ => Err(Error::no_route(format!(
+            "no answer from a shard at {}",
+            route.address
+        ))),
     }
 }

@@ -1,17 +1,19 @@
 //! Creates on one bidirectional stream.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
 
 use ostraca_proto::v1;
 use ostraca_types::{IdempotencyKey, RequestDigest};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Channel;
-use v1::paste_service_client::PasteServiceClient;
 use v1::stream_creates_request::Call;
 use v1::stream_creates_response::Answer;
 
+use crate::routing::{Route, Router};
 use crate::{Begun, CreateAnswer, Error, NewPaste, Ticket};
 
 /// The answer to one call of a stream.
@@ -24,35 +26,59 @@ pub enum StreamAnswer {
 }
 
 /// A stream of begins and commits; each answer comes back under the tag that its call returned,
-/// in any order.
+/// in any order. Each call has the client's deadline, from when it is sent.
 ///
 /// When the stream breaks, every unanswered commit has an unknown outcome: ask again with the same
 /// keys on a new one.
-#[derive(Debug)]
 pub struct CreateStream {
+    router: Router,
+    route: Route,
+    deadline: Duration,
     calls: mpsc::Sender<v1::StreamCreatesRequest>,
     answers: Streaming<v1::StreamCreatesResponse>,
-    /// Whether the call of a tag was a commit.
-    in_flight: HashMap<u64, bool>,
+    /// By tag, so the oldest comes first.
+    in_flight: BTreeMap<u64, Sent>,
     in_flight_max: usize,
     next_tag: u64,
 }
 
+/// A call without an answer yet.
+struct Sent {
+    commit: bool,
+    until: Instant,
+}
+
+impl fmt::Debug for CreateStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateStream")
+            .field("in_flight", &self.in_flight.len())
+            .field("in_flight_max", &self.in_flight_max)
+            .finish_non_exhaustive()
+    }
+}
+
 impl CreateStream {
     pub(crate) async fn open(
-        mut service: PasteServiceClient<Channel>,
+        router: Router,
+        route: Route,
         in_flight_max: usize,
+        deadline: Duration,
     ) -> Result<Self, Error> {
         let (calls, queued) = mpsc::channel(in_flight_max.max(1));
-        let answers = service
-            .stream_creates(ReceiverStream::new(queued))
-            .await
-            .map_err(Error::from_status)?
-            .into_inner();
+        let mut service = crate::service(route.channel.clone());
+        let opening = service.stream_creates(ReceiverStream::new(queued));
+        let opened = match timeout(deadline, opening).await {
+            Ok(opened) => opened.map_err(Error::from_status),
+            Err(_) => Err(Error::deadline()),
+        };
+        let answers = opened.inspect_err(|err| router.learn(&route, err))?;
         Ok(Self {
+            router,
+            route,
+            deadline,
             calls,
-            answers,
-            in_flight: HashMap::new(),
+            answers: answers.into_inner(),
+            in_flight: BTreeMap::new(),
             in_flight_max,
             next_tag: 0,
         })
@@ -64,7 +90,8 @@ impl CreateStream {
         self.in_flight.len()
     }
 
-    /// Sends a begin. Panics when `in_flight` calls wait already.
+    /// Sends a begin. While `in_flight` calls wait already it sends nothing and fails with kind
+    /// `Busy`: take an answer first. Any other error means that the stream is over.
     pub async fn begin(
         &mut self,
         key: &IdempotencyKey,
@@ -74,7 +101,7 @@ impl CreateStream {
             .await
     }
 
-    /// Sends a commit. Panics when `in_flight` calls wait already.
+    /// Sends a commit. It fails as [`Self::begin`] does.
     pub async fn commit(
         &mut self,
         key: &IdempotencyKey,
@@ -90,39 +117,53 @@ impl CreateStream {
     }
 
     async fn send(&mut self, call: Call, commit: bool) -> Result<u64, Error> {
-        assert!(
-            self.in_flight.len() < self.in_flight_max,
-            "the stream is full"
-        );
+        if self.in_flight.len() >= self.in_flight_max {
+            return Err(Error::stream_full());
+        }
         let tag = self.next_tag;
-        self.next_tag += 1;
         let request = v1::StreamCreatesRequest {
             tag,
             call: Some(call),
         };
-        self.calls
-            .send(request)
-            .await
-            .map_err(|_| Error::broken())?;
-        self.in_flight.insert(tag, commit);
+        let until = Instant::now() + self.deadline;
+        let sent = match timeout_at(until, self.calls.send(request)).await {
+            Ok(sent) => sent.map_err(|_| Error::broken()),
+            Err(_) => Err(Error::deadline()),
+        };
+        sent.inspect_err(|err| self.router.learn(&self.route, err))?;
+        self.next_tag += 1;
+        self.in_flight.insert(tag, Sent { commit, until });
         Ok(tag)
     }
 
-    /// Waits for the next answer and its tag. An error means that the stream is over.
+    /// Waits for the next answer and its tag, at most until the oldest unanswered call meets its
+    /// deadline; without one, for as long as a deadline. An error means that the stream is over.
     pub async fn next(&mut self) -> Result<(u64, StreamAnswer), Error> {
-        let message = self.answers.message().await.map_err(Error::from_status)?;
-        let v1::StreamCreatesResponse { tag, answer } = message.ok_or_else(Error::broken)?;
-        let commit = self.in_flight.remove(&tag).ok_or_else(Error::malformed)?;
-        let answer = match (answer, commit) {
+        let oldest = self.in_flight.first_key_value();
+        let until = oldest.map_or_else(|| Instant::now() + self.deadline, |(_, sent)| sent.until);
+        // What has come is taken first, however late the caller comes for it.
+        let message = match timeout_at(until, self.answers.message()).await {
+            Ok(Ok(Some(message))) => Ok(message),
+            Ok(Ok(None)) => Err(Error::broken()),
+            Ok(Err(status)) => Err(Error::from_status(status)),
+            Err(_) => Err(Error::deadline()),
+        };
+        let message = message.inspect_err(|err| self.router.learn(&self.route, err))?;
+        let v1::StreamCreatesResponse { tag, answer } = message;
+        let sent = self.in_flight.remove(&tag).ok_or_else(Error::malformed)?;
+        let answer = match (answer, sent.commit) {
             (Some(Answer::Begin(response)), false) => StreamAnswer::Begun(crate::begun(response)),
             (Some(Answer::Commit(response)), true) => {
                 StreamAnswer::Committed(crate::answer(response.answer))
             }
-            (Some(Answer::Failure(failure)), false) => {
-                StreamAnswer::Begun(Err(Error::from_failure(failure)))
-            }
-            (Some(Answer::Failure(failure)), true) => {
-                StreamAnswer::Committed(Err(Error::from_failure(failure)))
+            (Some(Answer::Failure(failure)), commit) => {
+                let err = Error::from_failure(failure);
+                self.router.learn(&self.route, &err);
+                if commit {
+                    StreamAnswer::Committed(Err(err))
+                } else {
+                    StreamAnswer::Begun(Err(err))
+                }
             }
             _ => return Err(Error::malformed()),
         };

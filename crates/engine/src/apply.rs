@@ -1,10 +1,10 @@
 //! The one place where outcomes are decided: in log order, after the sync.
 
-use ostraca_index::{IdempotencyRow, Index, PasteRow, ReadyRow};
-use ostraca_types::Timestamp;
+use ostraca_index::{Delivery, IdempotencyRow, Index, PasteRow, ReadyRow, Settled};
 use ostraca_types::contract::IN_FLIGHT_MAX;
+use ostraca_types::{Epoch, Timestamp};
 
-use crate::command::{Command, Create, End};
+use crate::command::{Command, Create, Deliver, End, Extend, Nack};
 
 /// What a command came to. All there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,17 +27,106 @@ pub enum Outcome {
     NotDue,
     /// The clock moved.
     TimeMoved,
+    /// The message is recorded as done.
+    Recorded,
+    /// It was recorded before.
+    AlreadyRecorded,
+    /// These messages were delivered.
+    Delivered(Vec<Delivery>),
+    /// What came of each attempt.
+    Settled(Vec<Settled>),
+    /// The consumer is registered.
+    Registered,
+    /// The shard has as many consumers as it can.
+    TooManyConsumers,
+    /// No consumer of this name is registered.
+    UnknownConsumer,
+    /// The dead letter is due again.
+    DeadLetterReplayed,
+    /// There is no such dead letter.
+    UnknownDeadLetter,
 }
 
-/// Decides one command and changes the rows accordingly. It depends on the rows, the command and
-/// the record's shard time alone: no clock, no randomness, no order of a hash map, no I/O. So
+/// Decides one command and changes the rows accordingly. It depends on the rows, the command, and
+/// the record's epoch and shard time alone: no clock, no randomness, no order of a hash map, no I/O. So
 /// replaying a log gives the rows and the outcomes that it gave when it was written.
-pub(crate) fn apply(index: &Index, command: &Command, time: Timestamp) -> Outcome {
+pub(crate) fn apply(index: &Index, command: &Command, epoch: Epoch, time: Timestamp) -> Outcome {
     match command {
         Command::Create(create) => apply_create(index, create, time),
         Command::End(end) => apply_end(index, *end, time),
-        Command::Time(_) => Outcome::TimeMoved,
+        Command::Time(_) => {
+            index.purge(time);
+            Outcome::TimeMoved
+        }
+        Command::Inbox(inbox) => {
+            let (consumer, id) = (&inbox.consumer, inbox.outbox_id);
+            match index.record_inbox(consumer, id, inbox.expires_at, time) {
+                Some(true) => Outcome::Recorded,
+                Some(false) => Outcome::AlreadyRecorded,
+                None => Outcome::TooManyConsumers,
+            }
+        }
+        Command::Register(consumer) if index.register(consumer) => Outcome::Registered,
+        Command::Register(_) => Outcome::TooManyConsumers,
+        Command::Deliver(_)
+        | Command::Ack(_)
+        | Command::Nack(_)
+        | Command::Extend(_)
+        | Command::Replay(_) => {
+            apply_delivery(index, command, epoch, time).unwrap_or(Outcome::UnknownConsumer)
+        }
     }
+}
+
+/// `None` without a consumer of that name.
+fn apply_delivery(
+    index: &Index,
+    command: &Command,
+    epoch: Epoch,
+    time: Timestamp,
+) -> Option<Outcome> {
+    Some(match command {
+        Command::Deliver(Deliver {
+            consumer,
+            max,
+            visibility,
+            jitter,
+        }) => {
+            let max = usize::from(*max);
+            Outcome::Delivered(index.deliver(consumer, max, *visibility, *jitter, epoch, time)?)
+        }
+        Command::Ack(ack) => {
+            let settled = ack.attempts.iter();
+            let settled = settled.map(|&attempt| index.ack(&ack.consumer, attempt));
+            Outcome::Settled(settled.collect::<Option<_>>()?)
+        }
+        Command::Nack(Nack {
+            consumer,
+            attempt,
+            delay,
+            reason,
+            jitter,
+        }) => Outcome::Settled(vec![
+            index.nack(consumer, *attempt, *delay, reason, *jitter, time)?,
+        ]),
+        Command::Extend(Extend {
+            consumer,
+            attempt,
+            visibility,
+        }) => Outcome::Settled(vec![index.extend(consumer, *attempt, *visibility, time)?]),
+        Command::Replay(replay) => {
+            if index.replay(&replay.consumer, replay.outbox_id, time)? {
+                Outcome::DeadLetterReplayed
+            } else {
+                Outcome::UnknownDeadLetter
+            }
+        }
+        Command::Create(_)
+        | Command::End(_)
+        | Command::Time(_)
+        | Command::Inbox(_)
+        | Command::Register(_) => unreachable!("not a command of delivery"),
+    })
 }
 
 fn apply_create(index: &Index, create: &Create, time: Timestamp) -> Outcome {
@@ -111,6 +200,10 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(2000);
 
+    fn apply_now(index: &Index, command: &Command, time: Timestamp) -> Outcome {
+        apply(index, command, Epoch(1), time)
+    }
+
     fn create(create: Create) -> Command {
         Command::Create(Box::new(create))
     }
@@ -127,7 +220,7 @@ mod tests {
     #[test]
     fn k08_a_create_makes_all_its_rows() {
         let index = Index::new();
-        assert_eq!(apply(&index, &create(sample(7)), NOW), Outcome::Created);
+        assert_eq!(apply_now(&index, &create(sample(7)), NOW), Outcome::Created);
         let paste = index.paste(&sample(7).paste_id).expect("the paste");
         assert_eq!(paste.outbox_id, sample(7).outbox_id);
         assert!(index.idempotency(&sample(7).key_digest).is_some());
@@ -136,12 +229,12 @@ mod tests {
     #[test]
     fn k02_k05_the_key_decides() {
         let index = Index::new();
-        apply(&index, &create(sample(7)), NOW);
+        apply_now(&index, &create(sample(7)), NOW);
         let again = Create {
             paste_id: sample(9).paste_id,
             ..sample(7)
         };
-        match apply(&index, &create(again.clone()), NOW) {
+        match apply_now(&index, &create(again.clone()), NOW) {
             Outcome::Replayed(row) => assert_eq!(row.paste_id, sample(7).paste_id),
             other => panic!("{other:?}"),
         }
@@ -149,14 +242,14 @@ mod tests {
             request_hash: RequestHash([1; 32]),
             ..again
         };
-        assert_eq!(apply(&index, &create(other), NOW), Outcome::Conflict);
+        assert_eq!(apply_now(&index, &create(other), NOW), Outcome::Conflict);
         assert_eq!(index.counts().pastes, 1);
     }
 
     #[test]
     fn k13_a_key_is_honoured_until_its_expiry_and_not_at_it() {
         let index = Index::new();
-        apply(&index, &create(sample(7)), NOW);
+        apply_now(&index, &create(sample(7)), NOW);
         let expiry = sample(7).key_expires_at;
         let retry = |now: Timestamp| Create {
             begun_at: now,
@@ -167,10 +260,10 @@ mod tests {
             ..sample(7)
         };
         let before = Timestamp(expiry.0 - 1);
-        let outcome = apply(&index, &create(retry(before)), before);
+        let outcome = apply_now(&index, &create(retry(before)), before);
         assert!(matches!(outcome, Outcome::Replayed(_)), "{outcome:?}");
         assert_eq!(
-            apply(&index, &create(retry(expiry)), expiry),
+            apply_now(&index, &create(retry(expiry)), expiry),
             Outcome::Created
         );
     }
@@ -185,18 +278,18 @@ mod tests {
         };
         let hour = 3_600_000;
         let now = Timestamp(10 + hour);
-        assert_eq!(apply(&index, &create(late(9)), now), Outcome::TooLate);
+        assert_eq!(apply_now(&index, &create(late(9)), now), Outcome::TooLate);
         assert_eq!(index.counts(), Default::default());
-        assert_eq!(apply(&index, &create(late(10)), now), Outcome::Created);
+        assert_eq!(apply_now(&index, &create(late(10)), now), Outcome::Created);
     }
 
     #[test]
     fn a_create_past_its_own_expiry_changes_nothing() {
         let index = Index::new();
         let at = sample(7).expires_at;
-        assert_eq!(apply(&index, &create(sample(7)), at), Outcome::TooLate);
+        assert_eq!(apply_now(&index, &create(sample(7)), at), Outcome::TooLate);
         assert_eq!(
-            apply(&index, &create(sample(7)), Timestamp(at.0 - 1)),
+            apply_now(&index, &create(sample(7)), Timestamp(at.0 - 1)),
             Outcome::Created
         );
     }
@@ -204,9 +297,9 @@ mod tests {
     #[test]
     fn a_taken_id_is_told_apart() {
         let index = Index::new();
-        apply(&index, &create(sample(7)), NOW);
+        apply_now(&index, &create(sample(7)), NOW);
         assert_eq!(
-            apply(&index, &create(with_other_key(sample(7))), NOW),
+            apply_now(&index, &create(with_other_key(sample(7))), NOW),
             Outcome::IdTaken
         );
     }
@@ -214,31 +307,37 @@ mod tests {
     #[test]
     fn r04_a_paste_ends_once() {
         let index = Index::new();
-        apply(&index, &create(sample(7)), NOW);
+        apply_now(&index, &create(sample(7)), NOW);
         let end = |cause| {
             Command::End(End {
                 paste_id: sample(7).paste_id,
                 cause,
             })
         };
-        assert_eq!(apply(&index, &end(EndCause::Expired), NOW), Outcome::NotDue);
-        assert_eq!(apply(&index, &end(EndCause::Deleted), NOW), Outcome::Ended);
         assert_eq!(
-            apply(&index, &end(EndCause::Deleted), NOW),
+            apply_now(&index, &end(EndCause::Expired), NOW),
+            Outcome::NotDue
+        );
+        assert_eq!(
+            apply_now(&index, &end(EndCause::Deleted), NOW),
+            Outcome::Ended
+        );
+        assert_eq!(
+            apply_now(&index, &end(EndCause::Deleted), NOW),
             Outcome::UnknownPaste
         );
         let due = sample(7).expires_at;
         assert_eq!(
-            apply(&index, &end(EndCause::Expired), due),
+            apply_now(&index, &end(EndCause::Expired), due),
             Outcome::UnknownPaste
         );
-        assert_eq!(index.counts().ready, 1);
+        assert_eq!(index.counts().outbox.ready, 1);
     }
 
     #[test]
     fn an_expired_paste_cannot_be_deleted_and_ends_by_expiry() {
         let index = Index::new();
-        apply(&index, &create(sample(7)), NOW);
+        apply_now(&index, &create(sample(7)), NOW);
         let end = |cause| {
             Command::End(End {
                 paste_id: sample(7).paste_id,
@@ -247,9 +346,12 @@ mod tests {
         };
         let due = sample(7).expires_at;
         assert_eq!(
-            apply(&index, &end(EndCause::Deleted), due),
+            apply_now(&index, &end(EndCause::Deleted), due),
             Outcome::UnknownPaste
         );
-        assert_eq!(apply(&index, &end(EndCause::Expired), due), Outcome::Ended);
+        assert_eq!(
+            apply_now(&index, &end(EndCause::Expired), due),
+            Outcome::Ended
+        );
     }
 }

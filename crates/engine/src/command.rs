@@ -6,11 +6,15 @@ use ostraca_index::{EndCause, SEALED_ANSWER_SIZE, SealedAnswer};
 use ostraca_io::{BootId, BootTime};
 use ostraca_types::contract::{SYNTAX_SIZE_MAX, TITLE_SIZE_MAX};
 use ostraca_types::{
-    BodyDigest, KeyDigest, OutboxId, PasteId, RequestHash, Slot, Syntax, Timestamp, Title,
-    TokenHash,
+    BodyDigest, ConsumerName, KeyDigest, OutboxId, PasteId, RequestHash, Slot, Syntax, Timestamp,
+    Title, TokenHash,
 };
 
+pub use delivery::{Ack, Deliver, Extend, Inbox, Nack, Replay};
+
 use field::{create, end, time};
+
+mod delivery;
 
 /// Byte ranges of the payloads: one row of FORMAT.md each.
 pub(crate) mod field {
@@ -63,6 +67,13 @@ const _: () = {
 const KIND_CREATE: u8 = 1;
 const KIND_END: u8 = 2;
 const KIND_TIME: u8 = 3;
+const KIND_INBOX: u8 = 4;
+const KIND_DELIVER: u8 = 5;
+const KIND_ACK: u8 = 6;
+const KIND_NACK: u8 = 7;
+const KIND_EXTEND: u8 = 8;
+const KIND_REPLAY: u8 = 9;
+const KIND_REGISTER: u8 = 10;
 /// The one version of each command so far.
 const VERSION: u8 = 0;
 
@@ -74,6 +85,13 @@ pub const fn kind_name(kind: u8) -> Option<&'static str> {
         KIND_CREATE => Some("create"),
         KIND_END => Some("end"),
         KIND_TIME => Some("time"),
+        KIND_INBOX => Some("inbox"),
+        KIND_DELIVER => Some("deliver"),
+        KIND_ACK => Some("ack"),
+        KIND_NACK => Some("nack"),
+        KIND_EXTEND => Some("extend"),
+        KIND_REPLAY => Some("replay"),
+        KIND_REGISTER => Some("register"),
         _ => None,
     }
 }
@@ -148,6 +166,20 @@ pub enum Command {
     End(End),
     /// Move the clock.
     Time(Time),
+    /// Record a message as done.
+    Inbox(Inbox),
+    /// Take messages that are due.
+    Deliver(Deliver),
+    /// Be done with attempts.
+    Ack(Ack),
+    /// Fail an attempt.
+    Nack(Nack),
+    /// Take longer for an attempt.
+    Extend(Extend),
+    /// Deliver a dead letter again.
+    Replay(Replay),
+    /// Get ends from now on.
+    Register(ConsumerName),
 }
 
 /// Why a record is no command.
@@ -165,6 +197,13 @@ impl Command {
             Self::Create(_) => KIND_CREATE,
             Self::End(_) => KIND_END,
             Self::Time(_) => KIND_TIME,
+            Self::Inbox(_) => KIND_INBOX,
+            Self::Deliver(_) => KIND_DELIVER,
+            Self::Ack(_) => KIND_ACK,
+            Self::Nack(_) => KIND_NACK,
+            Self::Extend(_) => KIND_EXTEND,
+            Self::Replay(_) => KIND_REPLAY,
+            Self::Register(_) => KIND_REGISTER,
         }
     }
 
@@ -177,7 +216,15 @@ impl Command {
         match self {
             Self::Create(create) => create.key_digest.slot(),
             Self::End(end) => end.paste_id.slot(),
-            Self::Time(_) => Slot(0),
+            Self::Inbox(inbox) => inbox.outbox_id.slot(),
+            // About the shard, or about several slots of it.
+            Self::Time(_)
+            | Self::Deliver(_)
+            | Self::Ack(_)
+            | Self::Nack(_)
+            | Self::Extend(_)
+            | Self::Replay(_)
+            | Self::Register(_) => Slot(0),
         }
     }
 
@@ -201,6 +248,13 @@ impl Command {
                 out[time::ELAPSED].copy_from_slice(&elapsed.to_le_bytes());
                 out[time::BOUND].copy_from_slice(&time.bound.0.to_le_bytes());
             }
+            Self::Inbox(inbox) => inbox.encode(out),
+            Self::Deliver(deliver) => deliver.encode(out),
+            Self::Ack(ack) => ack.encode(out),
+            Self::Nack(nack) => nack.encode(out),
+            Self::Extend(extend) => extend.encode(out),
+            Self::Replay(replay) => replay.encode(out),
+            Self::Register(consumer) => out.extend_from_slice(consumer.as_str().as_bytes()),
         }
     }
 
@@ -222,7 +276,14 @@ impl Command {
                 .map(Box::new)
                 .map(Self::Create),
             KIND_END => decode_end(slot, payload).map(Self::End),
-            _ => decode_time(payload).map(Self::Time),
+            KIND_TIME => decode_time(payload).map(Self::Time),
+            KIND_INBOX => Inbox::decode(slot, payload).map(Self::Inbox),
+            KIND_DELIVER => Deliver::decode(payload).map(Self::Deliver),
+            KIND_ACK => Ack::decode(payload).map(Self::Ack),
+            KIND_NACK => Nack::decode(payload).map(Self::Nack),
+            KIND_EXTEND => Extend::decode(payload).map(Self::Extend),
+            KIND_REPLAY => Replay::decode(payload).map(Self::Replay),
+            _ => delivery::consumer(payload).map(Self::Register),
         };
         command.map(Some).ok_or(DecodeError::Malformed { kind })
     }

@@ -7,21 +7,34 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use ostraca_index::EndCause;
 use ostraca_io::{Clock, Disk, Entropy};
-use ostraca_types::{ErrorKind, Sequence};
-use ostraca_wal::{Batch, Identity, Log, Owner, Prepared, Recovery};
+use ostraca_types::{Epoch, ErrorKind, Sequence, Timestamp};
+use ostraca_wal::{Batch, Identity, Log, Owner, Prepared, Recovery, Room};
 
-use crate::apply::apply;
-use crate::command::{Command, DecodeError};
+use crate::apply::{Outcome, apply};
+use crate::command::{Command, DecodeError, End};
 use crate::error::{Error, OpenError};
 use crate::queue::Work;
 use crate::shard::{Answer, Inner, Options};
-use crate::time::{Replayed, ShardClock, Step, starting_step};
+use crate::time::{BOUND_AHEAD, Replayed, ShardClock, Step, starting_step};
 
 /// The most commands of one batch: beyond a few hundred a sync costs more, not less, and all of
 /// them wait for it.
-const BATCH_ENTRIES_MAX: usize = 2048;
+pub(crate) const BATCH_ENTRIES_MAX: usize = 2048;
+/// Ends of due pastes that ride on a batch of commands. At 300 batches a second these are 38,000
+/// ends a second, and 8 KiB that a sync hardly notices.
+const SWEEP_RIDING_MAX: usize = 128;
+/// Ends of due pastes in a batch of their own, when nobody waits.
+const SWEEP_ALONE_MAX: usize = 512;
+/// While the disk is full the clock's records must last in the reserve: one an hour.
+const BOUND_AHEAD_FULL: Duration = Duration::from_secs(3600);
+/// How long a segment that could not be prepared is left alone: each try takes all room there is,
+/// if only for a moment.
+const PREPARE_AGAIN_MIN: Duration = Duration::from_secs(1);
+const PREPARE_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// What opening found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +49,13 @@ pub(crate) struct Core<D: Disk> {
     inner: Arc<Inner>,
     batch: Batch,
     payload: Vec<u8>,
+    taken: Vec<Work>,
     preparing: Option<JoinHandle<Result<Prepared<D>, ostraca_wal::Error>>>,
+    /// When a segment that could not be prepared is tried again, on the boot-time clock, and how
+    /// long the wait was.
+    prepare_again: Option<(Duration, Duration)>,
+    /// There was no room for ends either; not tried before this reading of the boot-time clock.
+    ends_held_until: Duration,
 }
 
 impl<D: Disk> Core<D> {
@@ -52,9 +71,11 @@ impl<D: Disk> Core<D> {
         let index = ostraca_index::Index::new();
         let mut replayed = Replayed::default();
         let mut records = 0;
+        let mut last_epoch = Epoch(0);
         let recovery = Recovery::read(&disk, identity)?;
         let recovered = recovery.replay(&disk, |record| {
             records += 1;
+            last_epoch = record.epoch;
             let command = Command::decode(record.kind, record.version, record.slot, record.payload)
                 .map_err(|err| match err {
                     DecodeError::Newer { kind, version } => OpenError::NewerCommand {
@@ -73,10 +94,16 @@ impl<D: Disk> Core<D> {
             };
             replayed.see(record.time, moved);
             if let Some(command) = command {
-                apply(&index, &command, record.time);
+                apply(&index, &command, record.epoch, record.time);
             }
             Ok::<(), OpenError>(())
         })?;
+        if last_epoch < options.epoch_min {
+            return Err(OpenError::EpochMissing {
+                found: last_epoch,
+                served: options.epoch_min,
+            });
+        }
         let cut_bytes = recovered
             .report()
             .cut
@@ -85,25 +112,25 @@ impl<D: Disk> Core<D> {
         let mut owner = [0; 16];
         entropy.fill(&mut owner);
         let step = starting_step(&*clock, &replayed);
-        let log = Log::take_over(
-            disk,
-            identity,
-            Owner(owner),
-            options.log,
-            recovered,
-            step.time,
-        )?;
-        let inner = Arc::new(Inner::new(index, ShardClock::new(clock, step), log.epoch()));
+        let owner = Owner(owner);
+        let log = Log::take_over(disk, identity, owner, options.log, recovered, step.time)?;
+        let notify = options.on_deliverable.clone();
+        let inner = Inner::new(index, ShardClock::new(clock, step), log.epoch(), notify);
         let mut core = Self {
             log,
-            inner,
+            inner: Arc::new(inner),
             batch: Batch::new(),
             payload: Vec::new(),
+            taken: Vec::new(),
             preparing: None,
+            prepare_again: None,
+            ends_held_until: Duration::ZERO,
         };
         // No reader sees the clock before where it starts is durable: else a crash now and a
         // reboot could bring it back.
-        core.move_clock(step)?;
+        if !core.move_clock(step)? {
+            return Err(OpenError::Log(ostraca_wal::Error::Full));
+        }
         // What cannot be removed now is found again when the log is opened next.
         drop(core.log.clean_up());
         Ok((core, Opened { records, cut_bytes }))
@@ -113,55 +140,142 @@ impl<D: Disk> Core<D> {
         &self.inner
     }
 
-    /// Takes as much of `work` as fits one batch through all four steps. An error means that the
-    /// log stopped; then everything taken was told that its outcome is unknown.
+    /// Takes as much of `work` as fits one batch through all four steps, and ends of due pastes
+    /// with it. An error means that the log stopped; then everything taken was told that its
+    /// outcome is unknown.
     pub(crate) fn commit(&mut self, work: &mut VecDeque<Work>) -> Result<(), ostraca_wal::Error> {
+        // First: commands are judged by the record's time, and a machine that slept, or a thread
+        // that was stopped, may be hours behind (p03).
+        let clock_is_right = self.move_clock_if_due()?;
         let time = self.inner.clock.now();
-        self.batch.clear();
-        while self.batch.len() < BATCH_ENTRIES_MAX
-            && let Some(next) = work.get(self.batch.len())
-        {
-            next.command.encode(&mut self.payload);
-            let (kind, version, slot) = (
-                next.command.kind(),
-                next.command.version(),
-                next.command.slot(),
-            );
-            if self
-                .batch
-                .push(kind, version, slot, time, &self.payload)
-                .is_err()
-            {
-                break;
-            }
+        self.take(work, time);
+        if !clock_is_right {
+            // There is no room even for that, so there is none for anything else.
+            self.refuse(|_| true);
+            return Ok(());
         }
-        let taken = work.drain(..self.batch.len());
-        let first = match self.log.append(&mut self.batch).and_then(|first| {
-            self.log.sync()?;
-            Ok(first)
-        }) {
-            Ok(first) => first,
-            // Definite: the segment could not be made, so nothing was written and the log goes on.
+        self.take_due_ends(time);
+        if self.taken.is_empty() {
+            return Ok(());
+        }
+        match self.write() {
+            // Definite: nothing was written, and the log goes on. What does not need new room goes
+            // on out of the reserve.
             Err(err) if err.kind() == ErrorKind::Full => {
-                taken.for_each(|work| (work.reply)(Err(Error::Full)));
-                return Ok(());
+                self.prepare_later();
+                self.refuse(|command| matches!(command, Command::Create(_)));
+                if self.taken.is_empty() {
+                    return Ok(());
+                }
+                self.batch.clear();
+                for at in 0..self.taken.len() {
+                    let pushed = self.push_encoded(at, time);
+                    assert!(pushed, "a part of a batch fits a batch");
+                }
+                match self.write() {
+                    Err(err) if err.kind() == ErrorKind::Full => {
+                        self.ends_held_until = self.inner.clock.elapsed() + PREPARE_AGAIN_MIN;
+                        self.refuse(|_| true);
+                    }
+                    written => self.apply_taken(written?, time),
+                }
+                Ok(())
             }
             Err(err) => {
+                let taken = self.taken.drain(..);
                 taken.for_each(|work| (work.reply)(Err(Error::Unknown)));
-                return Err(err);
+                Err(err)
             }
+            Ok(first) => {
+                self.apply_taken(first, time);
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves commands from the front of `work` to `taken`, as many as fit one batch.
+    fn take(&mut self, work: &mut VecDeque<Work>, time: Timestamp) {
+        self.batch.clear();
+        while self.taken.len() < BATCH_ENTRIES_MAX
+            && let Some(next) = work.pop_front()
+        {
+            self.taken.push(next);
+            if !self.push_encoded(self.taken.len() - 1, time) {
+                work.extend(self.taken.pop());
+                work.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// Adds the ends of pastes that are past their expiry, unless the clock is in doubt.
+    fn take_due_ends(&mut self, time: Timestamp) {
+        if !self.may_end() {
+            return;
+        }
+        let limit = if self.taken.is_empty() {
+            SWEEP_ALONE_MAX
+        } else {
+            SWEEP_RIDING_MAX
         };
+        for paste_id in self.inner.index.due(time, limit) {
+            let end = End {
+                paste_id,
+                cause: EndCause::Expired,
+            };
+            self.taken.push(Work {
+                command: Command::End(end),
+                reply: Box::new(|_| {}),
+                size: 0,
+            });
+            if !self.push_encoded(self.taken.len() - 1, time) {
+                self.taken.pop();
+                return;
+            }
+        }
+    }
+
+    /// Adds `taken[at]` to the batch; `false` if it does not fit.
+    fn push_encoded(&mut self, at: usize, time: Timestamp) -> bool {
+        let command = &self.taken[at].command;
+        command.encode(&mut self.payload);
+        let (kind, version, slot) = (command.kind(), command.version(), command.slot());
+        let payload = &self.payload;
+        self.batch.push(kind, version, slot, time, payload).is_ok()
+    }
+
+    /// Makes the batch durable.
+    fn write(&mut self) -> Result<Sequence, ostraca_wal::Error> {
+        let creates = |work: &Work| matches!(work.command, Command::Create(_));
+        let room = if self.taken.iter().any(creates) {
+            Room::Ordinary
+        } else {
+            Room::Reserve
+        };
+        let first = self.log.append(&mut self.batch, room)?;
+        self.log.sync()?;
+        self.inner.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(first)
+    }
+
+    /// Durable: applies in log order, then answers. A refusal waited for the sync as well: "the key
+    /// is taken" is a promise about an earlier record, and a crash must not undo it.
+    fn apply_taken(&mut self, first: Sequence, time: Timestamp) {
         let inner = &self.inner;
-        inner.syncs.fetch_add(1, Ordering::Relaxed);
+        let mut sequence = first;
+        let mut deliverable = false;
         inner
             .commits
-            .fetch_add(taken.len() as u64, Ordering::Relaxed);
-        let mut sequence = first;
-        // Durable: apply in log order. A refusal waited for the sync as well: "the key is taken"
-        // is a promise about an earlier record, and a crash must not undo it.
-        for work in taken {
-            let outcome = apply(&inner.index, &work.command, time);
+            .fetch_add(self.taken.len() as u64, Ordering::Relaxed);
+        inner.batches.record(self.taken.len());
+        for work in self.taken.drain(..) {
+            let outcome = apply(&inner.index, &work.command, inner.epoch, time);
             inner.applied.store(sequence.0, Ordering::Release);
+            inner.outcomes.count(&work.command, &outcome);
+            deliverable |= matches!(
+                outcome,
+                Outcome::Ended | Outcome::Settled(_) | Outcome::DeadLetterReplayed
+            );
             (work.reply)(Ok(Answer {
                 outcome,
                 epoch: inner.epoch,
@@ -169,22 +283,50 @@ impl<D: Disk> Core<D> {
             }));
             sequence = sequence.next();
         }
+        if deliverable {
+            inner.notify();
+        }
+    }
+
+    /// Tells those of the taken commands that match that there is no room, and drops them.
+    fn refuse(&mut self, matching: impl Fn(&Command) -> bool) {
+        let refused = self.taken.extract_if(.., |work| matching(&work.command));
+        refused.for_each(|work| (work.reply)(Err(Error::Full)));
+    }
+
+    /// What is due besides commands: the clock's next record, ends of pastes, the next segment.
+    /// Called often.
+    pub(crate) fn tend(&mut self) -> Result<(), ostraca_wal::Error> {
+        self.tend_segments();
+        self.move_clock_if_due()?;
         Ok(())
     }
 
-    /// What is due besides commands: the clock's next record, the next segment. Called often.
-    pub(crate) fn tend(&mut self) -> Result<(), ostraca_wal::Error> {
+    fn tend_segments(&mut self) {
         if self.preparing.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(preparing) = self.preparing.take()
         {
             match preparing.join() {
-                Ok(Ok(prepared)) => self.log.install(prepared),
-                // Asked for again below, and by the append that needs it, which reports it.
-                Ok(Err(_)) => {}
+                Ok(Ok(prepared)) => {
+                    self.log.install(prepared);
+                    if self.prepare_again.take().is_some() {
+                        tracing::info!(event = "segment_prepared", "there is room again");
+                    }
+                    self.log.hold_preparing(false);
+                    self.inner.full.store(false, Ordering::Relaxed);
+                }
+                Ok(Err(err)) => {
+                    tracing::warn!(event = "segment_not_prepared", %err, cause = ?source(&err));
+                    self.prepare_later();
+                }
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
+        let waits = self
+            .prepare_again
+            .is_some_and(|(at, _)| self.inner.clock.elapsed() < at);
         if self.preparing.is_none()
+            && !waits
             && let Some(preparation) = self.log.wants_segment()
         {
             // Without a thread the append that needs the segment prepares it itself.
@@ -193,38 +335,77 @@ impl<D: Disk> Core<D> {
                 .spawn(move || preparation.run())
                 .ok();
         }
-        match self.inner.clock.due_step() {
+    }
+
+    /// A segment could not be prepared: leaves the disk alone for a while.
+    fn prepare_later(&mut self) {
+        let now = self.inner.clock.elapsed();
+        if self.prepare_again.is_some_and(|(at, _)| now < at) {
+            return;
+        }
+        let wait = self.prepare_again.map_or(PREPARE_AGAIN_MIN, |(_, last)| {
+            (last * 2).min(PREPARE_AGAIN_MAX)
+        });
+        self.prepare_again = Some((now + wait, wait));
+        self.log.hold_preparing(true);
+        self.inner.full.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the clock is where it should be: it was, or could be moved.
+    fn move_clock_if_due(&mut self) -> Result<bool, ostraca_wal::Error> {
+        let full = self.prepare_again.is_some();
+        let ahead = if full { BOUND_AHEAD_FULL } else { BOUND_AHEAD };
+        let believe = self.inner.leap_confirmed.swap(false, Ordering::AcqRel);
+        match self.inner.clock.due_step(ahead, believe) {
             Some(step) => self.move_clock(step),
-            None => Ok(()),
+            None => Ok(true),
         }
     }
 
-    /// Makes a step of the clock durable, then takes it. On a full disk it stays where it is.
-    fn move_clock(&mut self, step: Step) -> Result<(), ostraca_wal::Error> {
+    /// Makes a step of the clock durable, then takes it. `false`: there is no room, and it stays
+    /// where it is.
+    fn move_clock(&mut self, step: Step) -> Result<bool, ostraca_wal::Error> {
         let command = Command::Time(step.record);
         command.encode(&mut self.payload);
         self.batch.clear();
-        let pushed = self.batch.push(
-            command.kind(),
-            command.version(),
-            command.slot(),
-            step.time,
-            &self.payload,
-        );
+        let (kind, version, slot) = (command.kind(), command.version(), command.slot());
+        let pushed = self
+            .batch
+            .push(kind, version, slot, step.time, &self.payload);
         assert!(pushed.is_ok(), "one record fits a batch");
-        match self.log.append(&mut self.batch) {
-            Err(err) if err.kind() == ErrorKind::Full => return Ok(()),
+        match self.log.append(&mut self.batch, Room::Reserve) {
+            Err(err) if err.kind() == ErrorKind::Full => {
+                self.prepare_later();
+                self.inner.clock_stuck.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
             appended => {
                 let sequence = appended?;
                 self.log.sync()?;
-                self.inner.syncs.fetch_add(1, Ordering::Relaxed);
-                apply(&self.inner.index, &command, step.time);
-                self.inner.clock.take(step.time, step.record);
-                self.inner.applied.store(sequence.0, Ordering::Release);
-                self.inner.leapt.store(step.leapt, Ordering::Relaxed);
+                let inner = &self.inner;
+                inner.syncs.fetch_add(1, Ordering::Relaxed);
+                apply(&inner.index, &command, inner.epoch, step.time);
+                inner.clock.take(step.time, step.record);
+                inner.applied.store(sequence.0, Ordering::Release);
+                inner.leapt.store(step.leapt, Ordering::Relaxed);
+                inner.clock_stuck.store(false, Ordering::Relaxed);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether pastes wait for their end, which an idle shard then commits.
+    pub(crate) fn has_due_ends(&self) -> bool {
+        let now = self.inner.clock.now();
+        self.may_end() && self.inner.index.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// A clock that is in doubt ends nothing: an end cannot be taken back.
+    fn may_end(&self) -> bool {
+        let inner = &self.inner;
+        !inner.leapt.load(Ordering::Relaxed)
+            && !inner.clock_stuck.load(Ordering::Relaxed)
+            && inner.clock.elapsed() >= self.ends_held_until
     }
 
     /// Proves the last batch durable, so that damage to it could not be taken for a torn write.
@@ -236,4 +417,8 @@ impl<D: Disk> Core<D> {
     pub(crate) fn last_sequence(&self) -> Sequence {
         Sequence(self.log.sequence_next().0 - 1)
     }
+}
+
+fn source(err: &ostraca_wal::Error) -> Option<String> {
+    std::error::Error::source(err).map(ToString::to_string)
 }

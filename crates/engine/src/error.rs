@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ostraca_types::{ErrorKind, Sequence};
+use ostraca_types::{Epoch, ErrorKind, Sequence};
 
 /// Why a command was not answered with an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,13 @@ pub enum OpenError {
         /// Which record.
         sequence: Sequence,
     },
+    /// The log ends under an earlier epoch than the shard has served under: segments are missing.
+    EpochMissing {
+        /// The last epoch of the log.
+        found: Epoch,
+        /// Under which the shard has served.
+        served: Epoch,
+    },
     /// The shard's thread could not be started.
     Thread(std::io::Error),
 }
@@ -81,7 +88,9 @@ impl OpenError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Log(err) => err.kind(),
-            Self::NewerCommand { .. } | Self::Malformed { .. } => ErrorKind::Damaged,
+            Self::Malformed { .. } | Self::EpochMissing { .. } => ErrorKind::Damaged,
+            // Nothing is wrong with it; another program is needed.
+            Self::NewerCommand { .. } => ErrorKind::Rejected,
             Self::Thread(_) => ErrorKind::Unavailable,
         }
     }
@@ -103,6 +112,10 @@ impl fmt::Display for OpenError {
                 f,
                 "a record of the log is no command, run `ostraca log verify`: record {sequence}, kind {kind}"
             ),
+            Self::EpochMissing { found, served } => write!(
+                f,
+                "the newest segments of the log are missing, put them back or restore a copy: the log ends in epoch {found}, the shard has served in epoch {served}"
+            ),
             Self::Thread(_) => f.write_str("the shard's thread could not be started"),
         }
     }
@@ -114,7 +127,7 @@ impl std::error::Error for OpenError {
             // Its text is this one's; the cause is behind it.
             Self::Log(err) => std::error::Error::source(err),
             Self::Thread(source) => Some(source),
-            Self::NewerCommand { .. } | Self::Malformed { .. } => None,
+            Self::NewerCommand { .. } | Self::Malformed { .. } | Self::EpochMissing { .. } => None,
         }
     }
 }

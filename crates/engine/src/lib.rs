@@ -18,18 +18,23 @@ mod apply;
 mod command;
 mod core;
 mod error;
+mod metrics;
 mod queue;
 mod shard;
 mod store;
 mod time;
 
 pub use apply::Outcome;
-pub use command::{Command, Create, End, kind_name};
+pub use command::{Ack, Command, Create, Deliver, End, Extend, Inbox, Nack, Replay, kind_name};
 pub use error::{Error, OpenError};
-pub use ostraca_index::{EndCause, IdempotencyRow, PasteRow, SEALED_ANSWER_SIZE, SealedAnswer};
+pub use metrics::{BATCH_BUCKETS, BatchSizes, OutcomeCounts};
+pub use ostraca_index::{
+    AttemptId, Counts, DeadLetter, Delivery, EndCause, IdempotencyRow, OutboxCounts, PasteRow,
+    ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer, Settled,
+};
 pub use ostraca_wal::Identity;
-pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status};
-pub use store::{StoreError, StoreMeta};
+pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status, Trouble};
+pub use store::{EpochMark, StoreError, StoreMeta};
 
 /// The formats of what the engine writes, as they stand in `FORMAT.md`.
 #[doc = include_str!("../FORMAT.md")]

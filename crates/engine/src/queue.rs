@@ -65,15 +65,22 @@ impl Queue {
         state.waiting.push_back(work);
         let first = state.waiting.len() == 1;
         drop(state);
-        // The thread takes everything that waits, so only the first arrival has to wake it.
+        // The thread waits only when nothing else does, so only the first arrival has to wake it.
         if first {
             self.arrived.notify_one();
         }
         Ok(())
     }
 
-    /// Moves everything that waits to the end of `into`, waiting up to `timeout` for the first.
-    pub(crate) fn drain(&self, into: &mut VecDeque<Work>, timeout: Duration) -> Drained {
+    /// Moves up to `max` of what waits to the end of `into`, waiting up to `timeout` for the first.
+    /// What stays behind counts against the bounds: a caller is refused when the shard cannot keep
+    /// up, not when its memory is full.
+    pub(crate) fn drain(
+        &self,
+        into: &mut VecDeque<Work>,
+        max: usize,
+        timeout: Duration,
+    ) -> Drained {
         let mut state = self.state.lock();
         if state.waiting.is_empty() && !state.closed && !timeout.is_zero() {
             self.arrived.wait_for(&mut state, timeout);
@@ -85,9 +92,16 @@ impl Queue {
                 Drained::Nothing
             };
         }
-        into.append(&mut state.waiting);
-        state.bytes = 0;
+        let count = max.min(state.waiting.len());
+        let taken: usize = state.waiting.iter().take(count).map(|work| work.size).sum();
+        state.bytes -= taken;
+        into.extend(state.waiting.drain(..count));
         Drained::Work
+    }
+
+    /// How much waits.
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().waiting.len()
     }
 
     /// Takes no more work. What waits is still drained.
@@ -125,8 +139,14 @@ mod tests {
         let refused = queue.push(work(1)).expect_err("no room");
         assert!(matches!(refused, Error::Busy { retry_after } if !retry_after.is_zero()));
         let mut taken = VecDeque::new();
-        assert_eq!(queue.drain(&mut taken, Duration::ZERO), Drained::Work);
-        assert_eq!(taken.len(), ENTRIES_MAX);
+        let drain = |taken: &mut _, max| queue.drain(taken, max, Duration::ZERO);
+        assert_eq!(drain(&mut taken, 10), Drained::Work);
+        assert_eq!(taken.len(), 10);
+        for _ in 0..10 {
+            queue.push(work(1)).expect("as much room as was taken");
+        }
+        assert!(matches!(queue.push(work(1)), Err(Error::Busy { .. })));
+        assert_eq!(drain(&mut taken, usize::MAX), Drained::Work);
         queue.push(work(BYTES_MAX)).expect("room again");
         assert!(
             matches!(queue.push(work(1)), Err(Error::Busy { .. })),
@@ -141,7 +161,13 @@ mod tests {
         queue.close();
         assert_eq!(queue.push(work(1)), Err(Error::Closed));
         let mut taken = VecDeque::new();
-        assert_eq!(queue.drain(&mut taken, Duration::MAX), Drained::Work);
-        assert_eq!(queue.drain(&mut taken, Duration::MAX), Drained::Closed);
+        assert_eq!(
+            queue.drain(&mut taken, usize::MAX, Duration::MAX),
+            Drained::Work
+        );
+        assert_eq!(
+            queue.drain(&mut taken, usize::MAX, Duration::MAX),
+            Drained::Closed
+        );
     }
 }

@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ostraca_index::{Counts, IdempotencyRow, Index, PasteRow};
+use ostraca_index::{Counts, DeadLetter, IdempotencyRow, Index, PasteRow};
 use ostraca_io::{Clock, Disk, Entropy};
-use ostraca_types::{Epoch, KeyDigest, PasteId, Sequence, Timestamp};
+use ostraca_types::{ConsumerName, Epoch, KeyDigest, OutboxId, PasteId, Sequence, Timestamp};
 use ostraca_wal::Identity;
 use parking_lot::Mutex;
 
 use crate::apply::Outcome;
 use crate::command::{Command, Create, End};
-use crate::core::Core;
+use crate::core::{BATCH_ENTRIES_MAX, Core};
 use crate::error::{Error, OpenError};
+use crate::metrics::{BatchSizes, Batches, OutcomeCounts, Outcomes};
 use crate::queue::{Drained, Queue, Work};
 use crate::time::ShardClock;
 
@@ -26,10 +27,15 @@ const IDLE_MARK: Duration = Duration::from_millis(20);
 const TEND_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How a shard is run.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Options {
     /// Of the log.
     pub log: ostraca_wal::Options,
+    /// Called on the shard's thread after messages became due, or may become so at another time. It
+    /// must not block.
+    pub on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// The log must have been led under this epoch or a later one; 0 for a new log.
+    pub epoch_min: Epoch,
 }
 
 /// What a durable command came to, and which record it is.
@@ -57,14 +63,51 @@ pub struct Status {
     pub now: Timestamp,
     /// Rows.
     pub counts: Counts,
+    /// The expiry of the paste that ends next.
+    pub next_end: Option<Timestamp>,
     /// Commands that became durable since the shard was opened.
     pub commits: u64,
     /// Syncs since then.
     pub syncs: u64,
-    /// The wall clock is further ahead than is believed.
-    pub clock_leapt: bool,
+    /// Batches by their size since then.
+    pub batches: BatchSizes,
+    /// Commands by their outcome since then.
+    pub outcomes: OutcomeCounts,
+    /// Commands refused because the queue was full, since then.
+    pub refused_busy: u64,
+    /// Commands that wait.
+    pub queued: usize,
+    /// What keeps the shard from some of its work.
+    pub trouble: Option<Trouble>,
     /// What stopped the shard.
     pub stopped_by: Option<String>,
+}
+
+/// What keeps a running shard from some of its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// There is no room for the next segment: creates are refused.
+    DiskFull,
+    /// There is no room at all: the clock stands still, and everything that appends is refused.
+    DiskFullClockStuck,
+    /// The wall clock is further ahead than is believed: no paste ends by its expiry until it goes
+    /// back, or a person confirms it.
+    ClockLeapt,
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::DiskFull => "the disk has no room for the next log segment: creates are refused",
+            Self::DiskFullClockStuck => {
+                "the disk is full: nothing can be appended, and the clock stands still"
+            }
+            Self::ClockLeapt => {
+                "the wall clock has leapt ahead and is not believed: expired pastes are not ended; \
+                 set it right, or confirm it with `ostraca clock confirm`"
+            }
+        })
+    }
 }
 
 /// What opening a shard found.
@@ -82,25 +125,66 @@ pub(crate) struct Inner {
     pub(crate) index: Index,
     pub(crate) clock: ShardClock,
     pub(crate) epoch: Epoch,
+    on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
     pub(crate) applied: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) batches: Batches,
+    pub(crate) outcomes: Outcomes,
+    refused_busy: AtomicU64,
+    /// The wall clock is further ahead than is believed.
     pub(crate) leapt: AtomicBool,
+    /// A person says that it is right.
+    pub(crate) leap_confirmed: AtomicBool,
+    /// The next segment could not be prepared.
+    pub(crate) full: AtomicBool,
+    /// Not even a record of the clock had room.
+    pub(crate) clock_stuck: AtomicBool,
     stopped_by: Mutex<Option<String>>,
 }
 
 impl Inner {
-    pub(crate) fn new(index: Index, clock: ShardClock, epoch: Epoch) -> Self {
+    pub(crate) fn new(
+        index: Index,
+        clock: ShardClock,
+        epoch: Epoch,
+        on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
+    ) -> Self {
         Self {
             queue: Queue::default(),
             index,
             clock,
             epoch,
+            on_deliverable,
             applied: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            batches: Batches::default(),
+            outcomes: Outcomes::default(),
+            refused_busy: AtomicU64::new(0),
             leapt: AtomicBool::new(false),
+            leap_confirmed: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            clock_stuck: AtomicBool::new(false),
             stopped_by: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn notify(&self) {
+        if let Some(notify) = &self.on_deliverable {
+            notify();
+        }
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        if self.clock_stuck.load(Ordering::Relaxed) {
+            Some(Trouble::DiskFullClockStuck)
+        } else if self.full.load(Ordering::Relaxed) {
+            Some(Trouble::DiskFull)
+        } else if self.leapt.load(Ordering::Relaxed) {
+            Some(Trouble::ClockLeapt)
+        } else {
+            None
         }
     }
 }
@@ -189,12 +273,77 @@ impl Shard {
         self.propose(Command::End(end), reply, 128)
     }
 
+    /// Queues a command of delivery: an inbox record, a deliver, an ack, a nack, an extension, a
+    /// replay or a registration; like [`Shard::create`].
+    pub fn deliver(&self, command: Command, reply: Reply) -> Result<(), Error> {
+        let size = match &command {
+            Command::Ack(ack) => 128 + ack.attempts.len() * 32,
+            Command::Nack(nack) => 256 + nack.reason.len(),
+            _ => 192,
+        };
+        self.propose(command, reply, size)
+    }
+
     fn propose(&self, command: Command, reply: Reply, size: usize) -> Result<(), Error> {
-        self.0.queue.push(Work {
+        let queued = self.0.queue.push(Work {
             command,
             reply,
             size,
-        })
+        });
+        if matches!(queued, Err(Error::Busy { .. })) {
+            self.0.refused_busy.fetch_add(1, Ordering::Relaxed);
+        }
+        queued
+    }
+
+    /// Whether a message is recorded as done by a consumer. Does not block on the disk.
+    pub fn inbox_contains(
+        &self,
+        consumer: &ConsumerName,
+        outbox_id: OutboxId,
+    ) -> Result<bool, Error> {
+        self.check_open()?;
+        let until = self.0.index.inbox(consumer, outbox_id);
+        let now = self.0.clock.now();
+        Ok(until.is_some_and(|until| now < until))
+    }
+
+    /// Whether a consumer of that name gets ends.
+    #[must_use]
+    pub fn is_subscribed(&self, consumer: &ConsumerName) -> bool {
+        self.0.index.is_subscribed(consumer)
+    }
+
+    /// How long until a consumer's next message is due, by the shard's time: a hint for when to
+    /// queue a deliver. `None` without a message.
+    #[must_use]
+    pub fn next_message_in(&self, consumer: &ConsumerName) -> Option<Duration> {
+        let due = self.0.index.next_message(consumer)?;
+        Some(due.since(self.0.clock.now()))
+    }
+
+    /// A consumer's dead letters after `after`, by outbox id, at most `limit`; `None` without a
+    /// consumer of that name.
+    pub fn dead_letters(
+        &self,
+        consumer: &ConsumerName,
+        after: Option<OutboxId>,
+        limit: usize,
+    ) -> Result<Option<Vec<DeadLetter>>, Error> {
+        self.check_open()?;
+        let now = self.0.clock.now();
+        Ok(self.0.index.dead_letters(consumer, after, limit, now))
+    }
+
+    /// The sealing generations that honoured keys need, ascending. Walks all keys.
+    #[must_use]
+    pub fn generations(&self) -> Vec<u32> {
+        self.0.index.generations(self.0.clock.now())
+    }
+
+    /// Takes a wall clock that has leapt ahead as right, at the next look at it.
+    pub fn confirm_clock(&self) {
+        self.0.leap_confirmed.store(true, Ordering::Release);
     }
 
     /// Takes no more commands; those that wait are still committed and answered, then the thread
@@ -223,9 +372,14 @@ impl Shard {
             applied: self.applied(),
             now: self.now(),
             counts: self.0.index.counts(),
+            next_end: self.0.index.next_due(),
             commits: self.0.commits.load(Ordering::Relaxed),
             syncs: self.0.syncs.load(Ordering::Relaxed),
-            clock_leapt: self.0.leapt.load(Ordering::Relaxed),
+            batches: self.0.batches.snapshot(),
+            outcomes: self.0.outcomes.snapshot(),
+            refused_busy: self.0.refused_busy.load(Ordering::Relaxed),
+            queued: self.0.queue.len(),
+            trouble: self.0.trouble(),
             stopped_by: self.0.stopped_by.lock().clone(),
         }
     }
@@ -254,7 +408,7 @@ fn run<D: Disk>(mut core: Core<D>) -> Result<(), ostraca_wal::Error> {
         *inner.stopped_by.lock() = Some(err.to_string());
         // Nobody gets in any more; who waits was never appended, and hears so.
         inner.queue.close();
-        inner.queue.drain(&mut work, Duration::ZERO);
+        inner.queue.drain(&mut work, usize::MAX, Duration::ZERO);
         work.into_iter()
             .for_each(|work| (work.reply)(Err(Error::Closed)));
     }
@@ -269,12 +423,15 @@ fn serve<D: Disk>(
     let mut marked = core.last_sequence();
     loop {
         let timeout = match () {
-            () if !work.is_empty() => Duration::ZERO,
+            () if !work.is_empty() || core.has_due_ends() => Duration::ZERO,
             () if marked != core.last_sequence() => IDLE_MARK,
             () => TEND_INTERVAL,
         };
-        let drained = queue.drain(work, timeout);
-        if !work.is_empty() {
+        // What is taken and not committed yet counts as one batch at most; the rest stays in the
+        // queue, which refuses what it cannot hold.
+        let room = BATCH_ENTRIES_MAX.saturating_sub(work.len());
+        let drained = queue.drain(work, room, timeout);
+        if !work.is_empty() || core.has_due_ends() {
             core.commit(work)?;
         } else if marked != core.last_sequence() {
             core.mark()?;

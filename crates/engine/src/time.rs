@@ -26,9 +26,9 @@ use crate::command::Time;
 pub(crate) const BOUND_AHEAD: Duration = Duration::from_secs(20);
 /// A time record is due when the bound is nearer than this.
 const BOUND_LOW: Duration = Duration::from_secs(10);
-/// A wall clock that is further ahead while the shard runs has leapt and is not believed.
+/// A wall clock that is further ahead while the machine runs has leapt and is not believed.
 pub(crate) const LEAP_RUNNING_MAX: Duration = Duration::from_secs(5 * 60);
-/// The same for the time that the shard was down.
+/// The same for the time that the machine was down, of which nothing is known.
 pub(crate) const LEAP_STOPPED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Where the clock stands, by the last durable time record.
@@ -73,22 +73,28 @@ pub(crate) struct Step {
     pub(crate) leapt: bool,
 }
 
+/// Whether the boot-time clock goes on from the record's reading. One that stands lower is another,
+/// whatever its name: a container made anew has the boot's id and can have a clock of its own.
+fn same_boot(record: &Time, boot: &ostraca_io::BootTime) -> bool {
+    record.boot.boot == boot.boot && record.boot.elapsed <= boot.elapsed
+}
+
 /// Where the clock starts, given what the log says.
 pub(crate) fn starting_step(clock: &dyn Clock, replayed: &Replayed) -> Step {
     let boot = clock.boot();
-    let earliest = match replayed.record {
-        None => replayed.last,
-        Some((time, record)) if record.boot.boot == boot.boot => {
+    let (earliest, leap_max) = match replayed.record {
+        None => (replayed.last, LEAP_STOPPED_MAX),
+        Some((time, record)) if same_boot(&record, &boot) => {
             // The same boot: exactly as far on as the boot-time clock is.
             let since = boot.elapsed.saturating_sub(record.boot.elapsed);
-            replayed.last.max(time.plus(since))
+            (replayed.last.max(time.plus(since)), LEAP_RUNNING_MAX)
         }
         // Another boot: how far readers saw is known by its bound alone.
-        Some((_, record)) => replayed.last.max(record.bound),
+        Some((_, record)) => (replayed.last.max(record.bound), LEAP_STOPPED_MAX),
     };
     let wall = clock.wall();
     let new_store = replayed.record.is_none() && replayed.last == Timestamp(0);
-    let leapt = !new_store && wall.since(earliest) > LEAP_STOPPED_MAX;
+    let leapt = !new_store && wall.since(earliest) > leap_max;
     let time = if leapt { earliest } else { earliest.max(wall) };
     Step {
         time,
@@ -125,23 +131,29 @@ impl ShardClock {
         Timestamp(self.shown.fetch_max(now.0, Ordering::AcqRel).max(now.0))
     }
 
-    /// The step that a time record should take now; `None` while the last one is good.
-    pub(crate) fn due_step(&self) -> Option<Step> {
+    /// The boot-time clock.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.clock.boot().elapsed
+    }
+
+    /// The step that a time record should take now, with readers allowed `ahead` of it; `None` while
+    /// the last one is good. A person can make a wall clock believed that has leapt.
+    pub(crate) fn due_step(&self, ahead: Duration, believe: bool) -> Option<Step> {
         let base = *self.base.read();
         let boot = self.clock.boot();
         let elapsed = boot.elapsed.saturating_sub(base.record.boot.elapsed);
         let running = base.time.plus(elapsed);
-        if base.record.bound.since(running) > BOUND_LOW {
+        if base.record.bound.since(running) > BOUND_LOW && !believe {
             return None;
         }
         let wall = self.clock.wall();
-        let leapt = wall.since(running) > LEAP_RUNNING_MAX;
+        let leapt = !believe && wall.since(running) > LEAP_RUNNING_MAX;
         let time = if leapt { running } else { running.max(wall) };
         Some(Step {
             time,
             record: Time {
                 boot,
-                bound: time.plus(BOUND_AHEAD),
+                bound: time.plus(ahead),
             },
             leapt,
         })
@@ -169,7 +181,7 @@ mod tests {
     }
 
     fn tick(clock: &ShardClock) -> Option<Step> {
-        let step = clock.due_step();
+        let step = clock.due_step(BOUND_AHEAD, false);
         if let Some(step) = step {
             clock.take(step.time, step.record);
         }
@@ -233,10 +245,37 @@ mod tests {
             last: step.time,
             record: Some((step.time, step.record)),
         };
-        clock.step_wall(START.plus(8 * 24 * HOUR));
+        // Nor by a restart: on the same boot the time that passed is known.
         let restarted = starting_step(&clock, &replayed);
         assert!(restarted.leapt);
         assert_eq!(restarted.time, START.plus(Duration::from_secs(15)));
+        clock.reboot(Duration::ZERO);
+        assert!(!starting_step(&clock, &replayed).leapt);
+        clock.step_wall(START.plus(8 * 24 * HOUR));
+        assert!(starting_step(&clock, &replayed).leapt);
+        // A person can say that it is right.
+        clock.step_wall(START.plus(HOUR));
+        let (shard, _) = started(&clock, &Replayed::default());
+        clock.step_wall(START.plus(9 * 24 * HOUR));
+        assert!(shard.due_step(BOUND_AHEAD, false).is_none());
+        let believed = shard.due_step(BOUND_AHEAD, true).expect("at once");
+        assert_eq!(
+            (believed.time, believed.leapt),
+            (START.plus(9 * 24 * HOUR), false)
+        );
+    }
+
+    #[test]
+    fn d06_a_boot_time_clock_that_went_back_is_another() {
+        let clock = ManualClock::new(START);
+        clock.advance(HOUR);
+        let (_, step) = started(&clock, &Replayed::default());
+        let replayed = Replayed {
+            last: step.time,
+            record: Some((step.time, step.record)),
+        };
+        let restarted = ManualClock::new(Timestamp(0));
+        assert_eq!(started(&restarted, &replayed).0.now(), step.record.bound);
     }
 
     #[test]

@@ -9,10 +9,10 @@
   const button = byId("save");
   const status = byId("status");
 
-  // A key belongs to one content: the same content again is a retry and sends the same key;
-  // another content is another paste and gets a new one.
-  let key = null;
-  let keyContent = null;
+  // A key belongs to one content: the same content again is a retry and sends the same key, also
+  // when another content was tried in between; another content is another paste and gets a new one.
+  // A key stays until it has its answer: it may have been saved when it looked as if it had not.
+  const keys = new Map();
   let inFlight = false;
 
   // crypto.randomUUID is missing on plain http; getRandomValues is not.
@@ -33,6 +33,10 @@
     return JSON.stringify(request);
   }
 
+  function sentence(text) {
+    return /^[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) + "." : text + ".";
+  }
+
   function say(text, retry) {
     status.textContent = text;
     if (retry) {
@@ -50,7 +54,7 @@
     byId("token").value = answer.delete_token;
     byId("open").href = "/" + answer.id;
     byId("delete-link").href = "/" + answer.id + "/delete";
-    byId("expires").textContent = " on " + new Date(answer.expires_at).toLocaleString();
+    byId("expires").textContent = " on " + answer.expires_at.slice(0, 16).replace("T", " ") + " UTC";
     byId("result").hidden = false;
     byId("link").focus();
     byId("link").select();
@@ -64,10 +68,7 @@
       return;
     }
     const request = content();
-    if (key === null || keyContent !== request) {
-      key = newKey();
-      keyContent = request;
-    }
+    if (!keys.has(request)) keys.set(request, newKey());
     inFlight = true;
     button.disabled = true;
     byId("result").hidden = true;
@@ -78,19 +79,20 @@
         headers: {
           "Content-Type": "application/json",
           "Accept": "application/json",
-          "Idempotency-Key": key,
+          "Idempotency-Key": keys.get(request),
         },
         body: request,
         cache: "no-store",
       });
       const answer = await response.json();
+      // After a 409 the key belongs to another request: it can never save this one.
+      if (response.status === 201 || response.status === 409) keys.delete(request);
       if (response.status === 201) {
         show(answer);
       } else {
-        const again = response.status >= 500 || response.status === 408;
-        // This key belongs to another request: it can never save this one.
-        if (response.status === 409) key = null;
-        say(answer.title + ": " + answer.detail + ".", again || response.status === 409);
+        const again = response.status >= 500 || response.status === 408 || response.status === 409;
+        say(answer.title + ". " + sentence(answer.detail), again);
+        if (fields.includes(answer.field)) byId(answer.field).focus();
       }
     } catch {
       say("No answer. Your text is still here; a retry saves it once.", true);

@@ -13,7 +13,7 @@ use crate::form;
 use crate::frontend::{App, Shared};
 use crate::negotiate::{Format, prefer};
 use crate::pages;
-use crate::problem::{Call, Problem};
+use crate::problem::{Call, Kind, Problem};
 use crate::read::{Param, paste_id, row};
 
 /// A token and its field's name, with room for what else a browser may send.
@@ -79,10 +79,17 @@ pub(crate) async fn by_form(
     let token = token
         .and_then(|token| String::from_utf8(token).ok())
         .unwrap_or_default();
-    if token.trim().is_empty() {
-        return Err(Problem::field("token", "the form has no delete token"));
-    }
-    end(&app, &id, token.trim()).await?;
+    let ended = if token.trim().is_empty() {
+        Err(Problem::field("token", "the form has no delete token"))
+    } else {
+        end(&app, &id, token.trim()).await
+    };
+    ended.map_err(|problem| match problem.kind() {
+        Kind::Api(Reason::InvalidField | Reason::TokenRejected) => {
+            problem.back_to(format!("/{id}/delete"))
+        }
+        _ => problem,
+    })?;
     Ok(deleted(&head.headers))
 }
 

@@ -105,6 +105,10 @@ pub(crate) async fn multipart(
     let mut found = None;
     while let Some(mut field) = form.next_field().await.map_err(|err| broken(&err, limit))? {
         let name = field.name().unwrap_or_default().to_owned();
+        // Before it is read: it may be a file of any size.
+        if !is_known(&name) {
+            return Err(unknown(&name, "field"));
+        }
         let is_text = field.file_name().is_none();
         // Text may arrive with two bytes for each line end that counts as one.
         let (most, is_body) = match name.as_str() {
@@ -125,6 +129,10 @@ pub(crate) async fn multipart(
         take(&name, value, is_text, &mut found, options)?;
     }
     found.ok_or_else(|| Problem::field("body", "the form has no field 'body'"))
+}
+
+fn is_known(name: &str) -> bool {
+    matches!(name, "body" | KEY_FIELD | "lifetime" | "syntax" | "title")
 }
 
 /// One field. A form cannot leave an option out, so an empty one is one that was not given.
@@ -228,6 +236,21 @@ mod tests {
         let (body, options) = parse_parts(text, 10).await.expect("a form");
         assert_eq!(body, "a\nb");
         assert_eq!(options.title.expect("given").as_str(), "hi");
+    }
+
+    /// Goal: `curl -F file=@notes.txt` tells what the field is called.
+    #[tokio::test]
+    async fn a_file_under_another_name_is_told_the_right_one() {
+        let large = "x".repeat(2 * FIELD_SIZE_MAX);
+        let form = format!(
+            "--XX\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\n\n{large}\n--XX--\n"
+        );
+        let problem = parse_parts(&form, 10_000).await.expect_err("refused");
+        let text = format!("{problem:?}");
+        assert!(
+            text.contains("unknown field: file; known fields are body"),
+            "{text}"
+        );
     }
 
     #[tokio::test]

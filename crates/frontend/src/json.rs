@@ -68,9 +68,13 @@ impl Document<'_> {
             ("lifetime", Value::Number(secs)) => secs.to_string(),
             (_, Value::Text(text)) => text,
             (_, _) if is_known(name) => {
+                let is = match name {
+                    "lifetime" => "a whole number of seconds, or a string such as 10m",
+                    _ => "a string",
+                };
                 return Err(Problem::field(
                     name,
-                    format!("the field {name} must be a string"),
+                    format!("the field {name} must be {is}"),
                 ));
             }
             _ => return Err(unknown(name, "field")),
@@ -248,7 +252,7 @@ mod tests {
             (r#"{"body":"x","title":["secret"]}"#, "title"),
             (r#"{"body":"x","title":{"secret":1}}"#, "title"),
             (r#"{"body":"x","lifetime":-1}"#, "lifetime"),
-            (r#"{"body":"x","lifetime":1.5}"#, "lifetime"),
+            (r#"{"body":"x","lifetime":600.5}"#, "lifetime"),
             (
                 r#"{"body":"x","lifetime":18446744073709551615}"#,
                 "lifetime",
@@ -265,5 +269,7 @@ mod tests {
             );
             assert!(!text.contains("secret"), "{text}");
         }
+        let text = read(r#"{"body":"x","lifetime":600.5}"#).expect_err("refused");
+        assert!(text.contains("a whole number of seconds"), "{text}");
     }
 }

@@ -153,10 +153,11 @@ fn is_key_name(name: &str) -> bool {
 }
 
 pub(crate) fn unknown(name: &str, place: &str) -> Problem {
-    let detail = format!(
-        "unknown {place}: {}; known options are lifetime, syntax and title",
-        shown(name)
-    );
+    let known = match place {
+        "field" => "fields are body, idempotency_key, lifetime, syntax and title",
+        _ => "options are lifetime, syntax and title",
+    };
+    let detail = format!("unknown {place}: {}; known {known}", shown(name));
     Problem::field(name, detail)
 }
 

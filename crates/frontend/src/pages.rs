@@ -130,6 +130,8 @@ pub(crate) struct ErrorPage<'a> {
     pub(crate) status: u16,
     pub(crate) title: &'a str,
     pub(crate) detail: &'a str,
+    /// The form that this came from.
+    pub(crate) form: Option<&'a str>,
     /// Sending the same again may help.
     pub(crate) retry: bool,
     /// The form's key was used up: a new form has a new one.

@@ -111,6 +111,10 @@ fn status_and_title(reason: Reason) -> (StatusCode, &'static str) {
         Reason::DiskFull => (StatusCode::SERVICE_UNAVAILABLE, "No room for new pastes"),
         Reason::BodyStoreDown => (StatusCode::SERVICE_UNAVAILABLE, "Bodies are out of reach"),
         Reason::OutcomeUnknown => (StatusCode::SERVICE_UNAVAILABLE, "The outcome is unknown"),
+        // Nothing that is asked here has them for an answer.
+        Reason::UnknownConsumer | Reason::TooManyConsumers | Reason::DeadLetterNotFound => {
+            Kind::Internal.status_and_title()
+        }
         Reason::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, "No answer in time"),
     }
 }
@@ -137,6 +141,8 @@ struct Inner {
     field: Option<String>,
     limit: Option<usize>,
     retry_after: Option<u64>,
+    /// The form that a person comes back to.
+    form: Option<String>,
 }
 
 impl Problem {
@@ -151,6 +157,7 @@ impl Problem {
             field: None,
             limit: None,
             retry_after: None,
+            form: None,
         };
         Self(Box::new(inner))
     }
@@ -182,6 +189,12 @@ impl Problem {
             Kind::Internal,
             "this is a mistake of the service, not of the request",
         )
+    }
+
+    /// With a link, on the page, to the form at `path`.
+    pub(crate) fn back_to(mut self, path: String) -> Self {
+        self.0.form = Some(path);
+        self
     }
 
     pub(crate) fn retry_after_secs(mut self, secs: u64) -> Self {
@@ -255,6 +268,9 @@ impl Problem {
                 Self::new(Reason::NotReady, detail).waits(err.retry_after())
             }
             Reason::BodyStoreDown => Self::body_store_down(call),
+            Reason::UnknownConsumer | Reason::TooManyConsumers | Reason::DeadLetterNotFound => {
+                Self::internal()
+            }
             Reason::OutcomeUnknown => {
                 let detail = format!("whether it was done is not known: {again}");
                 Self::new(reason, detail).waits(err.retry_after())
@@ -363,7 +379,8 @@ impl Problem {
                         assets: pages::assets(),
                         status: status.as_u16(),
                         title,
-                        detail,
+                        detail: &sentence(detail),
+                        form: self.0.form.as_deref(),
                         retry,
                         conflict,
                     };
@@ -428,6 +445,21 @@ fn problem_type(reason: &str) -> String {
         "https://ostraca.dev/problems/{}",
         reason.to_ascii_lowercase().replace('_', "-")
     )
+}
+
+/// A detail as a page shows it. The name of a field at its beginning stays as it is.
+fn sentence(detail: &str) -> String {
+    let word = detail.split(' ').next().unwrap_or_default();
+    let mut text = if word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        let (first, rest) = detail.split_at(detail.len().min(1));
+        first.to_ascii_uppercase() + rest
+    } else {
+        detail.to_owned()
+    };
+    if !text.ends_with(['.', '?', '!', '…']) {
+        text.push('.');
+    }
+    text
 }
 
 /// A name from the client as it can be shown: cut, and without control characters.

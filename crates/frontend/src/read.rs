@@ -45,13 +45,16 @@ pub(crate) async fn row(app: &Shared, id: &PasteId) -> Result<Paste, Problem> {
         .map_err(|err| Problem::from_client(&err, Call::Read))
 }
 
-/// What caches may do with a paste (r06): keep it for a minute, and never beyond its expiry by the
-/// shard's clock. Seconds are rounded down.
+/// What caches may do with a paste (r06): a shared one keeps it for a minute, and never beyond its
+/// expiry by the shard's clock. Seconds are rounded down. A browser asks each time, which the tag
+/// makes cheap: nobody can purge its cache, and who deletes a paste looks whether it is gone.
 fn cache_control(paste: &Paste) -> HeaderValue {
     let left = paste.expires_at.since(paste.now);
     let secs = left.min(EDGE_MAX_AGE).as_secs();
-    HeaderValue::try_from(format!("public, max-age={secs}"))
-        .unwrap_or(HeaderValue::from_static("no-store"))
+    HeaderValue::try_from(format!(
+        "public, max-age=0, must-revalidate, s-maxage={secs}"
+    ))
+    .unwrap_or(HeaderValue::from_static("no-store"))
 }
 
 /// `GET /{id}/raw`: the bytes.
@@ -61,7 +64,7 @@ pub(crate) async fn raw(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let paste = row(&app, &paste_id(id)?).await?;
-    let etag = etag(&paste.body_digest);
+    let etag = etag(&paste.body_digest.0);
     let mut response = if matches(&headers, &etag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
@@ -87,8 +90,8 @@ pub(crate) async fn raw(
 }
 
 /// Strong: the same bytes and no others.
-fn etag(digest: &BodyDigest) -> String {
-    let hex: String = digest.0[..16]
+fn etag(digest: &[u8; 32]) -> String {
+    let hex: String = digest[..16]
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
@@ -145,7 +148,11 @@ async fn body(app: &Shared, paste: &Paste, cost: usize) -> Result<(Bytes, Readin
 }
 
 /// `GET /{id}`: the page.
-pub(crate) async fn page(State(app): State<App>, id: Param) -> Result<Response, Problem> {
+pub(crate) async fn page(
+    State(app): State<App>,
+    id: Param,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let paste = row(&app, &paste_id(id)?).await?;
     let (body, reading) = body(&app, &paste, page_cost(size_of(&paste))).await?;
     let preview = Preview::of(&body);
@@ -161,10 +168,21 @@ pub(crate) async fn page(State(app): State<App>, id: Param) -> Result<Response, 
         size: &pages::size(paste.body_size),
         preview: &preview,
     };
-    let html = page.render().map_err(|_| Problem::internal())?;
-    let mut response = pages::html(reading.held_by(html));
+    let html = Bytes::from(page.render().map_err(|_| Problem::internal())?);
+    // Of the page and not of the paste: another version may show the same paste otherwise.
+    let etag = etag(&hashed(&html, |html| Sha256::digest(html).into()).await?);
+    let mut response = if matches(&headers, &etag) {
+        let mut unchanged = pages::html(Body::empty());
+        *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+        unchanged
+    } else {
+        pages::html(reading.held_by(html))
+    };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, cache_control(&paste));
+    if let Ok(etag) = HeaderValue::try_from(etag) {
+        headers.insert(ETAG, etag);
+    }
     let link = format!("</{id}/raw>; rel=\"alternate\"; type=\"text/plain\"");
     if let Ok(link) = HeaderValue::try_from(link) {
         headers.insert(LINK, link);
@@ -249,7 +267,7 @@ mod tests {
 
     #[test]
     fn an_etag_is_named_in_any_form() {
-        let etag = etag(&BodyDigest([0xab; 32]));
+        let etag = etag(&[0xab; 32]);
         assert_eq!(etag, format!("\"{}\"", "ab".repeat(16)));
         let named = |value: &str| {
             let mut headers = HeaderMap::new();

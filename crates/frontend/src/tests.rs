@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use ostraca_bodies::Bodies;
 use ostraca_client::{Client, Options, Seeds};
-use ostraca_io::{Entropy, SeededEntropy};
+use ostraca_io::{Entropy, SeededEntropy, files};
 use ostraca_types::IdempotencyKey;
 use tower::ServiceExt as _;
 
@@ -87,6 +87,7 @@ impl Site {
         let shard = FakeShard::start().await;
         let client = Client::new(Options::new(Seeds::Fixed(vec![shard.address.clone()])));
         let dir = tempfile::tempdir().expect("a directory");
+        files::create_dir_durable(&dir.path().join("p"), 0o700).expect("made");
         let bodies = Bodies::local(dir.path()).expect("a store");
         let config = Config {
             public_url: config.public_url.or(Some(URL.to_owned())),

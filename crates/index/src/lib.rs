@@ -9,8 +9,10 @@
 //! Its methods are shaped so that sorted files can stand behind them: single keys in, owned rows
 //! out, no iteration on the path of a create or a read.
 
+mod outbox;
 mod rows;
 mod table;
 
+pub use outbox::{AttemptId, DeadLetter, Delivery, OutboxCounts, Settled};
 pub use rows::{EndCause, IdempotencyRow, PasteRow, ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer};
 pub use table::{Counts, Index};

@@ -76,7 +76,7 @@ pub enum EndCause {
 }
 
 /// A deliverable outbox row: the paste ended, and nobody has worked on that yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadyRow {
     /// The message's id.
     pub outbox_id: OutboxId,

@@ -68,6 +68,27 @@ fn write_temporary(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(File, st
     Ok((dir, temporary))
 }
 
+/// Gives a file another name in the same directory, which must not be taken. On return that
+/// survives a power cut; a crash before leaves one of the two names.
+pub fn rename_durable(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
+    let cwd = rustix::fs::CWD;
+    rustix::fs::renameat_with(cwd, from, cwd, to, flags)?;
+    let parent = to.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    File::open(parent)?.sync_all()
+}
+
+/// Overwrites a file with zeros and removes it. On return both survive a power cut.
+pub fn destroy(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    let size = file.metadata()?.len().min(FILE_SIZE_MAX);
+    file.write_all(&vec![0; usize::try_from(size).unwrap_or_default()])?;
+    file.sync_all()?;
+    std::fs::remove_file(path)?;
+    let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    File::open(parent)?.sync_all()
+}
+
 /// Makes a directory, and its parents, unless it is there. On return the new names survive a
 /// power cut. `mode` is the permission bits of what is made.
 pub fn create_dir_durable(path: &Path, mode: u32) -> io::Result<()> {
@@ -96,6 +117,23 @@ pub fn list(path: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// Tells one version of a file that is replaced whole from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileVersion {
+    inode: u64,
+    modified: (i64, i64),
+}
+
+/// Which version of a file is there.
+pub fn version(path: &Path) -> io::Result<FileVersion> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = std::fs::metadata(path)?;
+    Ok(FileVersion {
+        inode: meta.ino(),
+        modified: (meta.mtime(), meta.mtime_nsec()),
+    })
 }
 
 /// Permission bits of a file or directory.

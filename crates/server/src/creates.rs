@@ -1,5 +1,7 @@
 //! Begin and commit: translate, call the engine, translate back.
 
+use std::sync::atomic::Ordering;
+
 use ostraca_engine::{Answer, Create, IdempotencyRow, Outcome};
 use ostraca_proto::v1;
 use ostraca_types::contract::{BODY_SIZE_MAX, IDEMPOTENCY_RETENTION, LIFETIME_DEFAULT};
@@ -11,7 +13,6 @@ use ostraca_types::{
 use crate::host::Host;
 use crate::refusal::Refusal;
 use crate::seal::{self, Binding};
-use crate::secrets::GENERATION;
 use crate::ticket::Ticket;
 
 /// A commit that was queued, and what answering it needs.
@@ -63,8 +64,13 @@ impl Host {
             request_hash,
             paste_id: &row.paste_id,
         };
-        let opened = seal::open(key, &self.secrets.sealing, binding, &row.answer);
-        let (expires_at, token) = opened.map_err(|_| {
+        let opened = self
+            .sealing
+            .get(row.answer.generation)
+            .ok()
+            .and_then(|secret| seal::open(key, &secret, binding, &row.answer).ok());
+        let (expires_at, token) = opened.ok_or_else(|| {
+            self.not_opened.fetch_add(1, Ordering::Relaxed);
             tracing::error!(event = "answer_not_opened", shard = %self.id, slot = %key.slot());
             Refusal::new(
                 Reason::AnswerNotOpened,
@@ -90,7 +96,6 @@ impl Host {
         } else {
             let paste_id = PasteId::mint(key_digest.slot(), |bytes| self.entropy.fill(bytes));
             let ticket = Ticket {
-                generation: GENERATION,
                 key_digest,
                 request_hash,
                 paste_id,
@@ -130,12 +135,6 @@ impl Host {
                 )
                 .with("field", "ticket")
             })?;
-        if ticket.generation != GENERATION {
-            return Err(Refusal::new(
-                Reason::NotReady,
-                "the ticket's sealing secret is not here yet",
-            ));
-        }
         let options = Options::parse(request)?;
         let created_at = shard.now();
         let expires_at = created_at.plus(options.lifetime);
@@ -146,7 +145,11 @@ impl Host {
             request_hash,
             paste_id: &ticket.paste_id,
         };
-        let sealing = &self.secrets.sealing;
+        let (generation, secret) = self.sealing.current(created_at).map_err(|err| {
+            tracing::error!(event = "no_sealing_secret", shard = %self.id, %err);
+            Refusal::new(Reason::NotReady, "there is no sealing secret yet")
+        })?;
+        let sealing = (generation, &secret);
         let create = Create {
             begun_at: ticket.begun_at,
             created_at,
@@ -213,9 +216,8 @@ impl Host {
                     "the create was in flight for too long; begin anew with the same key",
                 ));
             }
-            Outcome::Ended | Outcome::UnknownPaste | Outcome::NotDue | Outcome::TimeMoved => {
-                unreachable!("a create has no such outcome")
-            }
+            // No `_` arm in apply's own list; here only the first five are a create's.
+            _ => unreachable!("a create has no such outcome"),
         };
         let position = self.position(epoch, sequence);
         Ok(v1::CommitCreateResponse {

@@ -3,33 +3,42 @@
 //!
 //! ```text
 //! DIR/routing            identity and slot table; its presence means that the cluster was made
-//! DIR/secret/            mode 0700: cluster.key, sealing-00000001.key; never in a backup
-//! DIR/shard-N/           store, lock, log/
+//! DIR/secret/            mode 0700: cluster.key, sealing-N.key; never in a backup
+//! DIR/shard-N/           store, epoch, lock, log/
 //! DIR/bodies/            objects
 //! DIR/run/               lock, endpoints.json; true only while processes run
 //! ```
 //!
-//! Making a cluster writes the secrets first and `routing` last, each durably and under a name that
-//! is never replaced. So a directory with `routing` has its secrets, or lost them: that refuses to
-//! start. A crash before leaves files that nothing depends on yet, and the next start goes on with
-//! those that are there.
+//! A cluster is made under the name `making`, which says what it will be; then secret, stores and
+//! directories, each durably; and `making` becomes `routing` last. A crash before that goes on from
+//! `making` at the next start. So a directory with `routing` has everything, or has lost it: a start
+//! never makes anew what is missing, as an empty shard in place of a lost one would answer 404 for
+//! all it had acknowledged.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ostraca_engine::{StoreError, StoreMeta};
 use ostraca_io::{Entropy, files};
 use ostraca_types::contract::SLOTS;
 use ostraca_types::{ClusterId, ShardId, Slot};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::Secrets;
 
 /// The version of the `routing` file that this program writes.
 const ROUTING_FORMAT: u32 = 0;
 /// The most shards: each owns one slot at least.
 pub const SHARDS_MAX: u16 = 256;
 
-const MODE_DIR: u32 = 0o755;
-const MODE_FILE: u32 = 0o644;
+/// Shards unless asked otherwise.
+const SHARDS_DEFAULT: u16 = 2;
+
+/// Logs hold titles and ids in the clear: they are nobody else's.
+const MODE_DIR: u32 = 0o700;
+const MODE_FILE: u32 = 0o600;
 
 /// An opened data directory.
 #[derive(Debug, Clone)]
@@ -66,6 +75,10 @@ pub enum Error {
     },
     /// The number of shards is 0 or above 256.
     ShardCount(u16),
+    /// There are parts of a cluster and no `routing` file.
+    RoutingLost(PathBuf),
+    /// A store cannot be made or read.
+    Store(StoreError),
 }
 
 impl fmt::Display for Error {
@@ -91,6 +104,13 @@ impl fmt::Display for Error {
                 "this cluster has {has} shards, not {asked}: leave --shards out, or make a new \
                  cluster with --data in another directory; slots cannot be moved yet"
             ),
+            Self::RoutingLost(path) => write!(
+                f,
+                "there are parts of a cluster here and no routing file; restore it from a backup, \
+                 or choose another --data: {}",
+                path.display()
+            ),
+            Self::Store(err) => err.fmt(f),
             Self::ShardCount(count) => {
                 write!(f, "a cluster has 1 to {SHARDS_MAX} shards, not {count}")
             }
@@ -102,6 +122,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
+            Self::Store(err) => std::error::Error::source(err),
             _ => None,
         }
     }
@@ -119,6 +140,40 @@ struct RoutingFile {
     version: u64,
     /// 256 shard numbers.
     slots: Vec<u16>,
+    /// SHA-256 over all of the above, its first 16 bytes in hexadecimal: a changed digit would send
+    /// keys to a shard that has never seen them.
+    checksum: String,
+}
+
+impl RoutingFile {
+    fn new(cluster: ClusterId, shards: u16) -> Self {
+        let count = usize::from(shards);
+        let mut file = Self {
+            format: ROUTING_FORMAT,
+            cluster: cluster.to_string(),
+            version: 1,
+            // Contiguous ranges of nearly equal width.
+            slots: (0..SLOTS)
+                .map(|slot| u16::try_from(slot * count / SLOTS).unwrap_or_default())
+                .collect(),
+            checksum: String::new(),
+        };
+        file.checksum = file.sum();
+        file
+    }
+
+    fn sum(&self) -> String {
+        let mut sha = Sha256::new();
+        sha.update(format!("{} {} {}", self.format, self.cluster, self.version));
+        self.slots
+            .iter()
+            .for_each(|shard| sha.update(shard.to_le_bytes()));
+        sha.finalize()
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
 }
 
 impl DataDir {
@@ -132,52 +187,84 @@ impl DataDir {
         }
         files::create_dir_durable(path, MODE_DIR).map_err(io_at(path))?;
         match Self::open(path) {
-            Err(Error::NotMade(_)) => {}
-            Ok(dir) => {
-                return match shards {
-                    Some(asked) if asked != dir.shards() => Err(Error::ShardsDiffer {
-                        has: dir.shards(),
-                        asked,
-                    }),
-                    _ => Ok(dir),
-                };
+            Err(Error::NotMade(_)) => Self::make(path, shards.unwrap_or(SHARDS_DEFAULT), entropy),
+            Ok(dir) => match shards {
+                Some(asked) if asked != dir.shards() => Err(Error::ShardsDiffer {
+                    has: dir.shards(),
+                    asked,
+                }),
+                _ => Ok(dir),
+            },
+            Err(err) => Err(err),
+        }
+    }
+
+    fn make(path: &Path, shards: u16, entropy: &dyn Entropy) -> Result<Self, Error> {
+        let making = path.join("making");
+        match Self::read(&making, path) {
+            // Made up to here and no further.
+            Ok(_) => {}
+            Err(Error::NotMade(_)) => {
+                let names = files::list(path).map_err(io_at(path))?;
+                let part = |name: &String| name == "secret" || name.starts_with("shard-");
+                if names.iter().any(part) {
+                    return Err(Error::RoutingLost(path.to_owned()));
+                }
+                let mut cluster = [0; 16];
+                entropy.fill(&mut cluster);
+                let file = RoutingFile::new(ClusterId(cluster), shards);
+                let text = serde_json::to_vec_pretty(&file).unwrap_or_default();
+                files::create_durable(&making, &text, MODE_FILE).map_err(io_at(&making))?;
             }
             Err(err) => return Err(err),
         }
-        crate::secrets::make(&path.join("secret"), entropy).map_err(io_at(&path.join("secret")))?;
-        let count = usize::from(shards.unwrap_or(2));
-        let mut cluster = [0; 16];
-        entropy.fill(&mut cluster);
-        let file = RoutingFile {
-            format: ROUTING_FORMAT,
-            cluster: ClusterId(cluster).to_string(),
-            version: 1,
-            // Contiguous ranges of nearly equal width.
-            slots: (0..SLOTS)
-                .map(|slot| u16::try_from(slot * count / SLOTS).unwrap_or_default())
-                .collect(),
-        };
-        let text = serde_json::to_vec_pretty(&file).unwrap_or_default();
-        let routing = path.join("routing");
-        files::create_durable(&routing, &text, MODE_FILE).map_err(io_at(&routing))?;
+        let dir = Self::read(&making, path)?;
+        let secret_dir = dir.secret_dir();
+        crate::secrets::make(&secret_dir, entropy).map_err(io_at(&secret_dir))?;
+        let secrets = Secrets::load(&secret_dir).map_err(|err| Error::Io {
+            path: secret_dir.clone(),
+            source: io::Error::other(err),
+        })?;
+        for shard in (0..dir.shards()).map(ShardId) {
+            let log_dir = dir.shard_dir(shard).join("log");
+            files::create_dir_durable(&log_dir, MODE_DIR).map_err(io_at(&log_dir))?;
+            let made = StoreMeta::mint(shard, dir.cluster, entropy, |store| {
+                secrets.check_value(store)
+            })
+            .create(&dir.shard_dir(shard));
+            match made {
+                Err(StoreError::Io(_, err)) if err.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other.map_err(Error::Store)?,
+            }
+        }
+        let bodies = dir.bodies_dir();
+        // The object store opens where its `p` is, and nowhere else.
+        for made in [&bodies, &bodies.join("p")] {
+            files::create_dir_durable(made, MODE_DIR).map_err(io_at(made))?;
+        }
+        files::rename_durable(&making, &path.join("routing")).map_err(io_at(&making))?;
         Self::open(path)
     }
 
     /// Opens the cluster in `path`.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let routing = path.join("routing");
-        let bytes = match files::read(&routing) {
+        Self::read(&path.join("routing"), path)
+    }
+
+    fn read(routing: &Path, path: &Path) -> Result<Self, Error> {
+        let bytes = match files::read(routing) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::NotMade(path.to_owned()));
             }
-            other => other.map_err(io_at(&routing))?,
+            other => other.map_err(io_at(routing))?,
         };
-        let malformed = || Error::Malformed(routing.clone());
+        let malformed = || Error::Malformed(routing.to_owned());
         let file: RoutingFile = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
         if file.format > ROUTING_FORMAT {
             return Err(Error::NewerFormat(file.format));
         }
-        let valid = file.slots.len() == SLOTS
+        let valid = file.checksum == file.sum()
+            && file.slots.len() == SLOTS
             && file.cluster.len() == 32
             && file.slots.iter().all(|&shard| shard < SHARDS_MAX);
         let cluster = u128::from_str_radix(&file.cluster, 16).map_err(|_| malformed())?;
@@ -285,6 +372,51 @@ mod tests {
         for count in [0, 257] {
             let refused = DataDir::init(dir.path(), Some(count), &entropy).expect_err("count");
             assert!(matches!(refused, Error::ShardCount(_)));
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_never_made_anew() {
+        let entropy = SeededEntropy::new(1);
+        for lost in ["routing", "secret"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            DataDir::init(dir.path(), None, &entropy).expect("made");
+            let aside = dir.path().join("aside");
+            files::rename_durable(&dir.path().join(lost), &aside).expect("moved");
+            let again = DataDir::init(dir.path(), None, &entropy);
+            if lost == "routing" {
+                assert!(matches!(again, Err(Error::RoutingLost(_))), "{again:?}");
+            }
+            assert!(!dir.path().join(lost).exists(), "{lost} is not made anew");
+        }
+    }
+
+    #[test]
+    fn an_interrupted_making_goes_on_with_what_it_began() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = DataDir::init(dir.path(), Some(3), &SeededEntropy::new(1)).expect("made");
+        // As a crash just before the last step leaves it.
+        let (routing, making) = (dir.path().join("routing"), dir.path().join("making"));
+        files::rename_durable(&routing, &making).expect("moved");
+        let again = DataDir::init(dir.path(), Some(3), &SeededEntropy::new(2)).expect("made");
+        assert_eq!((again.cluster(), again.shards()), (made.cluster(), 3));
+        assert!(!making.exists());
+    }
+
+    #[test]
+    fn d05_every_character_of_the_table_is_checked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        DataDir::init(dir.path(), None, &SeededEntropy::new(1)).expect("made");
+        let routing = dir.path().join("routing");
+        let text = files::read_text(&routing).expect("the file");
+        for (from, to) in [("    1,", "    0,"), ("\"version\": 1", "\"version\": 2")] {
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text);
+            files::replace_durable(&routing, changed.as_bytes(), 0o600).expect("written");
+            assert!(matches!(
+                DataDir::open(dir.path()),
+                Err(Error::Malformed(_))
+            ));
         }
     }
 

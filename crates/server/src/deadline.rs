@@ -18,7 +18,10 @@ const HEADER: &str = "grpc-timeout";
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// How long before tonic's timer ours fires: above the runtime's resolution of 1 ms.
 const AHEAD: Duration = Duration::from_millis(5);
-const STREAMS: &str = "/ostraca.v1.PasteService/StreamCreates";
+const STREAMS: [&str; 2] = [
+    "/ostraca.v1.PasteService/StreamCreates",
+    "/ostraca.v1.OutboxService/StreamMessages",
+];
 
 /// Bounds each unary call by its client's deadline.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +84,7 @@ fn exceeded<B: Default>() -> Response<B> {
 
 /// Calls that stay open by design.
 fn is_stream(path: &str) -> bool {
-    path == STREAMS || path.ends_with("/Watch") || path.ends_with("/ServerReflectionInfo")
+    STREAMS.contains(&path) || path.ends_with("/Watch") || path.ends_with("/ServerReflectionInfo")
 }
 
 /// The client's deadline; `None` if there is none that can be read.

@@ -1,4 +1,4 @@
-//! `run/endpoints.json`: which processes of a data directory run, and where they listen.
+//! `run/endpoints.json`: the processes of a data directory, how each is, and where it listens.
 //!
 //! Written by the supervisor whenever that changes, replaced atomically; read by shards (to answer
 //! GetRouting), by the frontend (to find shards) and by people's scripts. It says what was true
@@ -20,29 +20,60 @@ pub enum Role {
     Shard,
     /// Serves HTTP.
     Frontend,
+    /// Deletes the objects of ended pastes, and purges the edge.
+    Worker,
 }
 
-/// One running process.
+/// How a process is, as far as the supervisor knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It runs or is about to, and does not serve yet.
+    Starting,
+    /// It serves.
+    Serving,
+    /// It ended, and will be started again.
+    Restarting,
+    /// Its data is damaged: it is not started again.
+    Damaged,
+}
+
+/// One process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// `shard-0`, `frontend`, `up`.
+    /// `shard-0`, `frontend`, `worker`, `up`.
     pub name: String,
     /// What it does.
     pub role: Role,
-    /// Its process id.
-    pub pid: u32,
+    /// How it is.
+    pub state: State,
+    /// Its process id, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The exit code with which it ended last, if it has not served since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
     /// `host:port` of its gRPC, if it serves that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<String>,
-    /// Its HTTP URL, if it serves that.
+    /// Its HTTP URL, if it serves that: a frontend's pages, a worker's health.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<String>,
+    /// The URL of its metrics, if it serves them elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     /// The slots it leads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<u8>,
 }
 
 const FILE: &str = "endpoints.json";
+
+/// Which version of the list is there; `None` without one.
+#[must_use]
+pub fn version(run_dir: &Path) -> Option<files::FileVersion> {
+    files::version(&run_dir.join(FILE)).ok()
+}
 
 /// Reads the list in `run_dir`; an absent file is an empty list.
 pub fn read(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
@@ -71,9 +102,12 @@ mod tests {
         let endpoints = [Endpoint {
             name: "shard-0".to_owned(),
             role: Role::Shard,
-            pid: 7,
+            state: State::Serving,
+            pid: Some(7),
+            exit: None,
             grpc: Some("127.0.0.1:5000".to_owned()),
             http: None,
+            metrics: Some("http://127.0.0.1:5001/metrics".to_owned()),
             slots: vec![0, 255],
         }];
         write(dir.path(), &endpoints).expect("written");

@@ -1,17 +1,21 @@
 //! What the services of one shard process share.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use ostraca_engine::Shard;
 use ostraca_io::Entropy;
+use ostraca_io::files::FileVersion;
 use ostraca_proto::v1;
-use ostraca_types::{Epoch, Reason, Sequence, ShardId, Slot};
+use ostraca_types::{Epoch, Reason, Sequence, ShardId, Slot, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::DataDir;
 use crate::endpoints;
 use crate::refusal::Refusal;
+use crate::sealing::Sealing;
 use crate::secrets::Secrets;
 
 /// How far the process is.
@@ -27,6 +31,9 @@ pub(crate) enum Phase {
     Stopped,
 }
 
+/// `host:port` of each shard, where known.
+type Addresses = Vec<Option<String>>;
+
 /// One shard process.
 pub(crate) struct Host {
     pub(crate) data: DataDir,
@@ -34,8 +41,15 @@ pub(crate) struct Host {
     pub(crate) secrets: Secrets,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) address: SocketAddr,
+    pub(crate) sealing: Sealing,
+    /// Stored answers that could not be opened.
+    pub(crate) not_opened: AtomicU64,
+    /// Changes when messages may have become due.
+    pub(crate) deliverable: watch::Sender<()>,
     shard: OnceLock<Shard>,
     phase: watch::Sender<Phase>,
+    /// What the endpoints file says, and which version of it.
+    addresses: Mutex<Option<(Option<FileVersion>, Addresses)>>,
 }
 
 impl Host {
@@ -46,12 +60,21 @@ impl Host {
         entropy: Arc<dyn Entropy>,
         address: SocketAddr,
     ) -> Self {
+        let sealing = Sealing::new(
+            data.secret_dir(),
+            secrets.ticket.clone(),
+            Arc::clone(&entropy),
+        );
         Self {
             data,
             id,
             secrets,
             entropy,
             address,
+            sealing,
+            not_opened: AtomicU64::new(0),
+            deliverable: watch::Sender::new(()),
+            addresses: Mutex::new(None),
             shard: OnceLock::new(),
             phase: watch::Sender::new(Phase::Recovering),
         }
@@ -68,6 +91,11 @@ impl Host {
 
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.send_replace(phase);
+    }
+
+    /// The shard, whatever it answers for.
+    pub(crate) fn opened(&self) -> Option<&Shard> {
+        self.shard.get()
     }
 
     pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
@@ -97,6 +125,11 @@ impl Host {
             }
             return Err(refusal);
         }
+        self.serving()
+    }
+
+    /// The shard, if it answers.
+    pub(crate) fn serving(&self) -> Result<&Shard, Refusal> {
         match *self.phase.borrow() {
             Phase::Recovering => Err(Refusal::new(
                 Reason::NotReady,
@@ -116,7 +149,21 @@ impl Host {
 
     /// Where each shard's gRPC listens, as far as the endpoints file tells; this process knows its
     /// own.
-    fn addresses(&self) -> Vec<Option<String>> {
+    fn addresses(&self) -> Addresses {
+        // A flood of misdirected calls must not become a flood of reads.
+        let version = endpoints::version(&self.data.run_dir());
+        let mut known = self.addresses.lock();
+        match &*known {
+            Some((read, addresses)) if *read == version => addresses.clone(),
+            _ => {
+                let addresses = self.read_addresses();
+                *known = Some((version, addresses.clone()));
+                addresses
+            }
+        }
+    }
+
+    fn read_addresses(&self) -> Addresses {
         let mut addresses = vec![None; usize::from(self.data.shards())];
         // Routing data may be stale or missing; a client comes back with what it finds.
         let known = endpoints::read(&self.data.run_dir()).unwrap_or_default();
@@ -179,14 +226,24 @@ impl Host {
             response.now_ms = status.now.0;
             response.pastes = status.counts.pastes;
             response.idempotency_rows = status.counts.idempotency;
-            response.outbox_ready = status.counts.ready;
+            response.outbox_ready = status.counts.outbox.ready;
+            response.inbox_rows = status.counts.inbox;
+            response.dead_letters = status.counts.outbox.dead;
+            response.outbox_dropped = status.counts.outbox.dropped;
+            let millis = |since: Option<Timestamp>| {
+                let age = since.map(|since| status.now.since(since).as_millis());
+                u64::try_from(age.unwrap_or_default()).unwrap_or(u64::MAX)
+            };
+            response.outbox_oldest_age_ms = millis(status.counts.outbox.oldest);
+            response.expiry_lag_ms = millis(status.next_end);
+            response.queued = status.queued as u64;
             response.commits = status.commits;
             response.syncs = status.syncs;
-            if let Some(trouble) = status.stopped_by {
-                response.trouble = trouble;
-            } else if status.clock_leapt {
-                response.trouble = "the wall clock has leapt ahead and is not believed".to_owned();
-            }
+            response.trouble = match (status.stopped_by, status.trouble) {
+                (Some(stopped_by), _) => stopped_by,
+                (None, Some(trouble)) => trouble.to_string(),
+                (None, None) => String::new(),
+            };
         }
         response
     }

@@ -9,10 +9,13 @@
 mod creates;
 pub mod data_dir;
 mod deadline;
+mod delivery;
 pub mod endpoints;
 mod host;
+mod metrics;
 mod refusal;
 mod seal;
+mod sealing;
 mod secrets;
 mod serve;
 mod services;

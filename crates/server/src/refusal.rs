@@ -63,14 +63,17 @@ impl Refusal {
             | Reason::TicketRejected
             | Reason::EmptyBody
             | Reason::BodyTooLarge
-            | Reason::TokenMissing => Code::InvalidArgument,
+            | Reason::TokenMissing
+            | Reason::UnknownConsumer => Code::InvalidArgument,
             Reason::KeyReused => Code::AlreadyExists,
             Reason::AnswerNotOpened => Code::Internal,
             Reason::CreateTooLate | Reason::WrongShard => Code::FailedPrecondition,
             Reason::IdTaken => Code::Aborted,
-            Reason::PasteNotFound => Code::NotFound,
+            Reason::PasteNotFound | Reason::DeadLetterNotFound => Code::NotFound,
             Reason::TokenRejected => Code::PermissionDenied,
-            Reason::Overloaded | Reason::DiskFull => Code::ResourceExhausted,
+            Reason::Overloaded | Reason::DiskFull | Reason::TooManyConsumers => {
+                Code::ResourceExhausted
+            }
             Reason::NotReady | Reason::OutcomeUnknown | Reason::BodyStoreDown => Code::Unavailable,
             Reason::Damaged | Reason::BodyMissing | Reason::BodyDamaged => Code::DataLoss,
             Reason::DeadlineExceeded => Code::DeadlineExceeded,

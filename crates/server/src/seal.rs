@@ -18,7 +18,7 @@ use ostraca_types::{
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::secrets::{GENERATION, SecretKey};
+use crate::secrets::SecretKey;
 
 /// The version of what is sealed: the first byte of what the seal is bound to.
 const VERSION: u8 = 1;
@@ -67,10 +67,10 @@ fn cipher(key: &IdempotencyKey, secret: &SecretKey) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new((&*sealing_key).into())
 }
 
-/// Seals what an answer has beyond the id.
+/// Seals what an answer has beyond the id, under the secret of a generation.
 pub(crate) fn seal(
     key: &IdempotencyKey,
-    secret: &SecretKey,
+    (generation, secret): (u32, &SecretKey),
     binding: Binding<'_>,
     expires_at: Timestamp,
     token: &DeleteToken,
@@ -85,28 +85,22 @@ pub(crate) fn seal(
     let nonce = <&XNonce>::try_from(&*nonce).expect("24 bytes");
     let payload = Payload {
         msg: &*plain,
-        aad: &binding.bytes(GENERATION),
+        aad: &binding.bytes(generation),
     };
     let ciphertext = cipher(key, secret)
         .encrypt(nonce, payload)
         .expect("24 bytes are fewer than the limit");
     sealed.copy_from_slice(&ciphertext);
-    SealedAnswer {
-        generation: GENERATION,
-        bytes,
-    }
+    SealedAnswer { generation, bytes }
 }
 
-/// Opens a stored answer.
+/// Opens a stored answer with the secret of its generation.
 pub(crate) fn open(
     key: &IdempotencyKey,
     secret: &SecretKey,
     binding: Binding<'_>,
     answer: &SealedAnswer,
 ) -> Result<(Timestamp, DeleteToken), NotOpened> {
-    if answer.generation != GENERATION {
-        return Err(NotOpened);
-    }
     let (nonce, sealed) = answer.bytes.split_at(NONCE_SIZE);
     let nonce = <&XNonce>::try_from(nonce).map_err(|_| NotOpened)?;
     let payload = Payload {
@@ -146,7 +140,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("secret");
         crate::secrets::make(&path, &SeededEntropy::new(seed)).expect("made");
-        crate::Secrets::load(&path).expect("loaded").sealing
+        crate::Secrets::load(&path).expect("loaded").ticket
     }
 
     fn sample() -> Sample {
@@ -162,7 +156,7 @@ mod tests {
             request_hash,
             paste_id: &paste_id,
         };
-        let answer = seal(&key, &secret, binding, Timestamp(99), &token, &entropy);
+        let answer = seal(&key, (1, &secret), binding, Timestamp(99), &token, &entropy);
         Sample {
             key,
             secret,

@@ -1,7 +1,7 @@
-//! The secrets of a cluster: the key under which tickets are authenticated, and the sealing secret
-//! of each generation.
+//! The secret of a cluster: the key under which tickets and sealing secrets are authenticated.
 //!
-//! They live in the secret directory, mode 0700, outside every shard's directory and every backup.
+//! It lives in the secret directory, mode 0700, outside every shard's directory and every backup,
+//! beside the sealing secrets ([`crate::sealing`]).
 
 use std::fmt;
 use std::io;
@@ -13,22 +13,19 @@ use ostraca_types::StoreId;
 use sha2::Sha256;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-const KEY_SIZE: usize = 32;
+pub(crate) const KEY_SIZE: usize = 32;
 const MODE_DIR: u32 = 0o700;
-const MODE_FILE: u32 = 0o600;
+pub(crate) const MODE_FILE: u32 = 0o600;
 const TICKET_KEY: &str = "cluster.key";
-/// The one generation of sealing secrets so far.
-pub(crate) const GENERATION: u32 = 1;
-
-fn sealing_file(generation: u32) -> String {
-    format!("sealing-{generation:08}.key")
-}
-
 /// 32 random bytes that never leave the process.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct SecretKey([u8; KEY_SIZE]);
 
 impl SecretKey {
+    pub(crate) const fn new(bytes: [u8; KEY_SIZE]) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) const fn expose(&self) -> &[u8; KEY_SIZE] {
         &self.0
     }
@@ -40,11 +37,10 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// The secrets of a cluster.
+/// The secret of a cluster.
 #[derive(Debug, Clone)]
 pub struct Secrets {
     pub(crate) ticket: SecretKey,
-    pub(crate) sealing: SecretKey,
 }
 
 /// Why the secrets cannot be used. It names files, never their content.
@@ -93,18 +89,15 @@ impl std::error::Error for Error {
     }
 }
 
-/// Makes the secrets of a new cluster, leaving those that are there. On return they are durable.
+/// Makes the secret of a new cluster, unless it is there. On return it is durable.
 pub(crate) fn make(dir: &Path, entropy: &dyn Entropy) -> io::Result<()> {
     files::create_dir_durable(dir, MODE_DIR)?;
-    for name in [TICKET_KEY.to_owned(), sealing_file(GENERATION)] {
-        let mut key = Zeroizing::new([0; KEY_SIZE]);
-        entropy.fill(&mut *key);
-        match files::create_durable(&dir.join(name), &*key, MODE_FILE) {
-            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other?,
-        }
+    let mut key = Zeroizing::new([0; KEY_SIZE]);
+    entropy.fill(&mut *key);
+    match files::create_durable(&dir.join(TICKET_KEY), &*key, MODE_FILE) {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
-    Ok(())
 }
 
 impl Secrets {
@@ -120,7 +113,6 @@ impl Secrets {
         }
         Ok(Self {
             ticket: load_key(dir.join(TICKET_KEY))?,
-            sealing: load_key(dir.join(sealing_file(GENERATION)))?,
         })
     }
 
@@ -129,7 +121,6 @@ impl Secrets {
         let mut mac = mac(&self.ticket);
         mac.update(b"ostraca check value 1");
         mac.update(&store.0);
-        mac.update(self.sealing.expose());
         mac.finalize().into_bytes().into()
     }
 }

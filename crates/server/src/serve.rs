@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_engine::{Identity, OpenError, Shard, ShardThread, StoreError, StoreMeta};
+use ostraca_engine::{EpochMark, Identity, OpenError, Shard, ShardThread, StoreError, StoreMeta};
 use ostraca_io::files::{Lock, LockError};
-use ostraca_io::{Clock, Entropy, RealDisk, files};
+use ostraca_io::{Clock, Entropy, RealDisk};
 use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
+use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
+use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
 use ostraca_proto::v1::paste_service_server::PasteServiceServer;
-use ostraca_types::{ErrorKind, ShardId};
+use ostraca_types::{Epoch, ErrorKind, ShardId};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -18,6 +20,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::deadline::DeadlineLayer;
+use crate::delivery::{InboxServices, OutboxServices};
 use crate::host::{Host, Phase};
 use crate::secrets::Secrets;
 use crate::services::{Cluster, Services};
@@ -36,6 +39,9 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// a silent connection would hold it for ever.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
+/// Generations last an hour; a scripted clock can make one pass in a moment.
+const SEALING_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What a shard process runs on.
 pub struct ShardOptions {
     /// The cluster's directory.
@@ -44,6 +50,8 @@ pub struct ShardOptions {
     pub shard: ShardId,
     /// Where it listens.
     pub listener: std::net::TcpListener,
+    /// Where it serves `/metrics`, if anywhere.
+    pub metrics: Option<std::net::TcpListener>,
     /// The machine's clocks.
     pub clock: Arc<dyn Clock>,
     /// The machine's random source.
@@ -61,8 +69,6 @@ pub enum ServeError {
     Secrets(SecretError),
     /// The store file cannot be used.
     Store(StoreError),
-    /// There is a log and no store file, which names it.
-    StoreLost(ShardId),
     /// The shard's directory belongs to another shard or cluster.
     Foreign(ShardId),
     /// The log did not open.
@@ -86,7 +92,7 @@ impl ServeError {
             Self::Store(StoreError::Io(..)) | Self::Io(..) | Self::Transport(_) => {
                 ErrorKind::Unavailable
             }
-            Self::Store(_) | Self::StoreLost(_) => ErrorKind::Damaged,
+            Self::Store(_) => ErrorKind::Damaged,
             Self::Open(err) => err.kind(),
             Self::Stopped(_) => ErrorKind::Unknown,
         }
@@ -101,10 +107,6 @@ impl fmt::Display for ServeError {
             Self::Held(None) => f.write_str("another process serves this shard"),
             Self::Secrets(err) => err.fmt(f),
             Self::Store(err) => err.fmt(f),
-            Self::StoreLost(shard) => write!(
-                f,
-                "there is a log without its store file, restore that from a backup: shard {shard}"
-            ),
             Self::Foreign(shard) => write!(
                 f,
                 "the directory belongs to another shard or cluster than its place says: shard {shard}"
@@ -126,7 +128,7 @@ impl std::error::Error for ServeError {
             Self::Stopped(err) => std::error::Error::source(err),
             Self::Io(_, err) => Some(err),
             Self::Transport(err) => Some(err),
-            Self::NoSuchShard(_) | Self::Held(_) | Self::StoreLost(_) | Self::Foreign(_) => None,
+            Self::NoSuchShard(_) | Self::Held(_) | Self::Foreign(_) => None,
         }
     }
 }
@@ -146,6 +148,7 @@ pub async fn serve_shard(
         data,
         shard,
         listener,
+        metrics,
         clock,
         entropy,
     } = options;
@@ -167,30 +170,40 @@ pub async fn serve_shard(
     let (drain, drained) = oneshot::channel::<()>();
     let mut server = tokio::spawn(listen(Arc::clone(&host), &health, listener, drained)?);
 
-    let opening = {
-        let host = Arc::clone(&host);
-        tokio::task::spawn_blocking(move || open(&host, clock, &*entropy))
-    };
-    // A start that is told to stop finishes its recovery first: a takeover is seconds at most, and
-    // half of one is no use to anyone.
-    let (shard, thread, lock) = match opening.await {
-        Ok(opened) => opened?,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    if let Some(metrics) = metrics {
+        tokio::spawn(crate::metrics::serve(
+            Arc::clone(&host),
+            into_tokio(metrics)?,
+        ));
+    }
+
+    // A thread of its own, which the end of the process does not wait for: replaying changes
+    // nothing, so it can be left at any moment. What follows, taking over, changes no older file.
+    let (opened, opening) = oneshot::channel();
+    let opener = Arc::clone(&host);
+    std::thread::Builder::new()
+        .name("opening".to_owned())
+        .spawn(move || drop(opened.send(open(&opener, clock, &*entropy))))
+        .map_err(|err| ServeError::Io("cannot start a thread", err))?;
+    let mut stop = std::pin::pin!(stop);
+    let (shard, thread, lock) = tokio::select! {
+        opened = opening => {
+            opened.map_err(|_| ServeError::Io("opening ended early", std::io::ErrorKind::Other.into()))??
+        }
+        () = &mut stop => return Ok(()),
+        failed = &mut server => return Err(server_ended(failed)),
     };
     let _closing = CloseOnDrop(shard.clone());
     host.serve(shard.clone());
     health.set(ServingStatus::Serving).await;
     ready(address);
 
+    let tending = tokio::spawn(tend_sealing(Arc::clone(&host), shard.clone()));
     let mut thread = tokio::task::spawn_blocking(move || thread.join());
     let stopped_early = tokio::select! {
         () = stop => None,
         ended = &mut thread => Some(ended),
-        // The server ends by itself only when it fails.
-        failed = &mut server => return Err(match failed {
-            Ok(Err(err)) => ServeError::Transport(err),
-            _ => ServeError::Io("the gRPC server ended", std::io::ErrorKind::Other.into()),
-        }),
+        failed = &mut server => return Err(server_ended(failed)),
     };
     // Off the routes first, then no new calls, then the log.
     health.set(ServingStatus::NotServing).await;
@@ -206,11 +219,42 @@ pub async fn serve_shard(
         shard.close();
         thread.await
     };
+    tending.abort();
     server.abort();
     drop(lock);
     match ended {
         Ok(ended) => ended.map_err(ServeError::Stopped),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// The server ends by itself only when it fails.
+fn server_ended(
+    ended: Result<Result<(), tonic::transport::Error>, tokio::task::JoinError>,
+) -> ServeError {
+    match ended {
+        Ok(Err(err)) => ServeError::Transport(err),
+        _ => ServeError::Io("the gRPC server ended", std::io::ErrorKind::Other.into()),
+    }
+}
+
+fn into_tokio(listener: std::net::TcpListener) -> Result<tokio::net::TcpListener, ServeError> {
+    listener
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::TcpListener::from_std(listener))
+        .map_err(|err| ServeError::Io("cannot listen", err))
+}
+
+/// Makes sealing secrets ahead of their time and destroys those that are no longer needed.
+async fn tend_sealing(host: Arc<Host>, shard: Shard) {
+    loop {
+        let (tended, now) = (Arc::clone(&host), shard.now());
+        let result = tokio::task::spawn_blocking(move || tended.sealing.tend(now)).await;
+        if let Ok(Err(err)) = result {
+            // Tried again; a commit that needs a secret which is not there is refused meanwhile.
+            tracing::error!(event = "sealing_not_tended", shard = %host.id, %err);
+        }
+        tokio::time::sleep(SEALING_INTERVAL).await;
     }
 }
 
@@ -232,15 +276,12 @@ fn open(
     let dir = host.data.shard_dir(host.id);
     let log_dir = dir.join("log");
     let io = |what| move |err| ServeError::Io(what, err);
-    files::create_dir_durable(&log_dir, 0o755).map_err(io("cannot make the shard's directory"))?;
     let lock = Lock::acquire(&dir.join("lock")).map_err(|err| match err {
         LockError::Held(pid) => ServeError::Held(pid),
         LockError::Io(err) => ServeError::Io("cannot lock the shard's directory", err),
     })?;
-    let meta = match StoreMeta::read(&dir) {
-        Err(StoreError::NotMade(_)) => make_store(host, entropy)?,
-        other => other.map_err(ServeError::Store)?,
-    };
+    // Made with the cluster: where it is not, the directory is not the shard's.
+    let meta = StoreMeta::read(&dir).map_err(ServeError::Store)?;
     if meta.shard != host.id || meta.cluster != host.data.cluster() {
         return Err(ServeError::Foreign(host.id));
     }
@@ -254,7 +295,12 @@ fn open(
         store: meta.store,
         shard: meta.shard,
     };
-    let options = ostraca_engine::Options::default();
+    let deliverable = host.deliverable.clone();
+    let options = ostraca_engine::Options {
+        on_deliverable: Some(Arc::new(move || deliverable.send_replace(()))),
+        epoch_min: meta_epoch(&dir)?,
+        ..Default::default()
+    };
     let (shard, thread, report) =
         Shard::open(disk, identity, clock, entropy, &options).map_err(ServeError::Open)?;
     if report.cut_bytes > 0 {
@@ -263,6 +309,16 @@ fn open(
             "an append that was never acknowledged was cut"
         );
     }
+    EpochMark(shard.epoch())
+        .replace(&dir)
+        .map_err(ServeError::Store)?;
+    // Every honoured answer can be opened, or this is not the secret directory it was sealed with.
+    for generation in shard.generations() {
+        host.sealing.get(generation).map_err(ServeError::Secrets)?;
+    }
+    host.sealing
+        .tend(shard.now())
+        .map_err(ServeError::Secrets)?;
     tracing::info!(
         event = "recovery_done", shard = %host.id, epoch = %shard.epoch(),
         records = report.records, sequence = %shard.applied()
@@ -270,20 +326,14 @@ fn open(
     Ok((shard, thread, lock))
 }
 
-/// Names a new shard's directory. One that has a log already has lost its name.
-fn make_store(host: &Host, entropy: &dyn Entropy) -> Result<StoreMeta, ServeError> {
-    let dir = host.data.shard_dir(host.id);
-    let segments = files::list(&dir.join("log"))
-        .map_err(|err| ServeError::Io("cannot list the log's directory", err))?;
-    if !segments.is_empty() {
-        return Err(ServeError::StoreLost(host.id));
+/// The highest epoch under which the shard is known to have served.
+fn meta_epoch(dir: &std::path::Path) -> Result<Epoch, ServeError> {
+    match EpochMark::read(dir) {
+        Ok(EpochMark(epoch)) => Ok(epoch),
+        // It was never served.
+        Err(StoreError::NotMade(_)) => Ok(Epoch(0)),
+        Err(err) => Err(ServeError::Store(err)),
     }
-    let cluster = host.data.cluster();
-    let meta = StoreMeta::mint(host.id, cluster, entropy, |store| {
-        host.secrets.check_value(store)
-    });
-    meta.create(&dir).map_err(ServeError::Store)?;
-    Ok(meta)
 }
 
 /// The gRPC server, to be run until `drained`.
@@ -293,12 +343,16 @@ fn listen(
     listener: std::net::TcpListener,
     drained: oneshot::Receiver<()>,
 ) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, ServeError> {
-    let io = |err| ServeError::Io("cannot listen", err);
-    listener.set_nonblocking(true).map_err(io)?;
-    let listener = tokio::net::TcpListener::from_std(listener).map_err(io)?;
+    let listener = into_tokio(listener)?;
     // On each accepted socket, as the listener is ours: without it a call costs 44 ms.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let paste = PasteServiceServer::new(Services(Arc::clone(&host)))
+        .max_decoding_message_size(MESSAGE_SIZE_MAX)
+        .max_encoding_message_size(MESSAGE_SIZE_MAX);
+    let outbox = OutboxServiceServer::new(OutboxServices(Arc::clone(&host)))
+        .max_decoding_message_size(MESSAGE_SIZE_MAX)
+        .max_encoding_message_size(MESSAGE_SIZE_MAX);
+    let inbox = InboxServiceServer::new(InboxServices(Arc::clone(&host)))
         .max_decoding_message_size(MESSAGE_SIZE_MAX)
         .max_encoding_message_size(MESSAGE_SIZE_MAX);
     let cluster = ClusterServiceServer::new(Cluster(host))
@@ -323,6 +377,8 @@ fn listen(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(DeadlineLayer)
         .add_service(paste)
+        .add_service(outbox)
+        .add_service(inbox)
         .add_service(cluster)
         .add_service(health.service())
         .add_service(reflection_v1)
@@ -337,8 +393,13 @@ fn listen(
 struct Health(HealthReporter);
 
 impl Health {
-    const SERVICES: [&'static str; 3] =
-        ["", "ostraca.v1.PasteService", "ostraca.v1.ClusterService"];
+    const SERVICES: [&'static str; 5] = [
+        "",
+        "ostraca.v1.PasteService",
+        "ostraca.v1.ClusterService",
+        "ostraca.v1.OutboxService",
+        "ostraca.v1.InboxService",
+    ];
 
     /// Nothing serves yet: the reporter is born saying that the process does.
     async fn new() -> Self {

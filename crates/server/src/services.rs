@@ -31,7 +31,7 @@ fn not_found() -> Refusal {
 }
 
 /// Waits for the shard's thread. It drops a reply only if it dies.
-async fn decided(
+pub(crate) async fn decided(
     answer: oneshot::Receiver<Result<Answer, ostraca_engine::Error>>,
 ) -> Result<Answer, ostraca_engine::Error> {
     answer.await.unwrap_or(Err(ostraca_engine::Error::Unknown))
@@ -125,13 +125,7 @@ impl PasteService for Services {
                 Ok(Response::new(v1::DeletePasteResponse { position }))
             }
             Outcome::UnknownPaste => Err(not_found().into()),
-            Outcome::Created
-            | Outcome::Replayed(_)
-            | Outcome::Conflict
-            | Outcome::IdTaken
-            | Outcome::TooLate
-            | Outcome::NotDue
-            | Outcome::TimeMoved => unreachable!("a delete has no such outcome"),
+            _ => unreachable!("a delete has no such outcome"),
         }
     }
 }
@@ -165,13 +159,17 @@ async fn answer_stream(
 ) {
     let mut phase = host.phase();
     loop {
-        let Ok(place) = answers.clone().reserve_owned().await else {
-            return;
+        // Draining comes first: a client that keeps calling, or never reads, must not hold it up.
+        let place = tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+            place = answers.clone().reserve_owned() => place,
         };
+        let Ok(place) = place else { return };
         let call = tokio::select! {
             biased;
-            call = calls.message() => call,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+            call = calls.message() => call,
         };
         // A broken stream takes its unanswered calls with it; the commits among them stand.
         let Ok(Some(v1::StreamCreatesRequest { tag, call })) = call else {
@@ -193,12 +191,22 @@ async fn answer_stream(
             }
             Some(Call::Commit(commit)) => {
                 let reply_host = Arc::clone(&host);
+                let runtime = tokio::runtime::Handle::current();
                 let queued = host.commit(&commit, move |pending, decided| {
-                    let answer = match reply_host.committed(&pending, decided) {
-                        Ok(response) => StreamAnswer::Commit(response),
-                        Err(refusal) => StreamAnswer::Failure(refusal.into()),
+                    let replayed = matches!(&decided, Ok(answer) if matches!(answer.outcome, Outcome::Replayed(_)));
+                    let finish = move || {
+                        let answer = match reply_host.committed(&pending, decided) {
+                            Ok(response) => StreamAnswer::Commit(response),
+                            Err(refusal) => StreamAnswer::Failure(refusal.into()),
+                        };
+                        place.send(respond(answer));
                     };
-                    place.send(respond(answer));
+                    // A stored answer has to be opened, which is no work for the shard's thread.
+                    if replayed {
+                        drop(runtime.spawn(async move { finish() }));
+                    } else {
+                        finish();
+                    }
                 });
                 if let Err(refusal) = queued {
                     // The place went with the reply that is not called: wait for another.
@@ -232,5 +240,14 @@ impl ClusterService for Cluster {
         _: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
         Ok(Response::new(self.0.status()))
+    }
+
+    async fn confirm_clock(
+        &self,
+        _: Request<v1::ConfirmClockRequest>,
+    ) -> Result<Response<v1::ConfirmClockResponse>, Status> {
+        self.0.serving()?.confirm_clock();
+        tracing::warn!(event = "clock_confirmed", shard = %self.0.id);
+        Ok(Response::new(v1::ConfirmClockResponse {}))
     }
 }

@@ -6,12 +6,14 @@
 //! | offset | size | field |
 //! | --- | --- | --- |
 //! | 0 | 1 | version, 1 |
-//! | 1 | 4 | sealing generation, little-endian |
-//! | 5 | 16 | key digest; its first byte is the slot |
-//! | 21 | 32 | request hash |
-//! | 53 | 12 | random characters of the paste id, from which the object key follows |
-//! | 65 | 8 | shard time of the begin, milliseconds, little-endian |
-//! | 73 | 16 | first half of HMAC-SHA-256 over cluster id and everything before |
+//! | 1 | 16 | key digest; its first byte is the slot |
+//! | 17 | 32 | request hash |
+//! | 49 | 12 | random characters of the paste id, from which the object key follows |
+//! | 61 | 8 | shard time of the begin, milliseconds, little-endian |
+//! | 69 | 16 | first half of HMAC-SHA-256 over cluster id and everything before |
+//!
+//! It names no sealing generation: the answer is sealed under the generation of the commit. Under
+//! that of the begin, up to an hour earlier, secrets would have to live an hour longer (k16).
 
 use hmac::Mac as _;
 use ostraca_types::{ClusterId, KeyDigest, PasteId, RequestHash, Timestamp};
@@ -20,14 +22,13 @@ use subtle::ConstantTimeEq as _;
 use crate::secrets::{SecretKey, mac};
 
 const VERSION: u8 = 1;
-const SIGNED_SIZE: usize = 73;
+const SIGNED_SIZE: usize = 69;
 const MAC_SIZE: usize = 16;
 const SIZE: usize = SIGNED_SIZE + MAC_SIZE;
 
 /// What a ticket says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    pub(crate) generation: u32,
     pub(crate) key_digest: KeyDigest,
     pub(crate) request_hash: RequestHash,
     pub(crate) paste_id: PasteId,
@@ -49,7 +50,6 @@ impl Ticket {
     pub(crate) fn issue(&self, key: &SecretKey, cluster: ClusterId) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SIZE);
         bytes.push(VERSION);
-        bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.key_digest.0);
         bytes.extend_from_slice(&self.request_hash.0);
         bytes.extend_from_slice(self.paste_id.random_part());
@@ -67,13 +67,12 @@ impl Ticket {
         if !genuine || signed[0] != VERSION {
             return None;
         }
-        let key_digest = KeyDigest(signed[5..21].try_into().ok()?);
+        let key_digest = KeyDigest(signed[1..17].try_into().ok()?);
         Some(Self {
-            generation: u32::from_le_bytes(signed[1..5].try_into().ok()?),
             key_digest,
-            request_hash: RequestHash(signed[21..53].try_into().ok()?),
-            paste_id: PasteId::from_parts(key_digest.slot(), &signed[53..65]).ok()?,
-            begun_at: Timestamp(u64::from_le_bytes(signed[65..73].try_into().ok()?)),
+            request_hash: RequestHash(signed[17..49].try_into().ok()?),
+            paste_id: PasteId::from_parts(key_digest.slot(), &signed[49..61]).ok()?,
+            begun_at: Timestamp(u64::from_le_bytes(signed[61..69].try_into().ok()?)),
         })
     }
 }
@@ -95,7 +94,6 @@ mod tests {
     fn a_ticket_is_taken_unchanged_and_by_its_cluster_alone() {
         let (key, cluster) = (key(1), ClusterId([1; 16]));
         let ticket = Ticket {
-            generation: 1,
             key_digest: KeyDigest([9; 16]),
             request_hash: RequestHash([8; 32]),
             paste_id: PasteId::mint(Slot(9), |bytes| bytes.fill(3)),

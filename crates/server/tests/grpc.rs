@@ -1,126 +1,25 @@
 //! A shard over a real socket and a real disk: does the service keep its word?
 
-use std::net::SocketAddr;
+mod running;
+
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_client::{
-    Begun, Client, CreateAnswer, Error, NewPaste, Options, Seeds, StreamAnswer, Ticket,
-};
-use ostraca_io::{Clock as _, Entropy as _, ManualClock, SystemEntropy};
+use ostraca_client::{Begun, Client, CreateAnswer, Error, NewPaste, StreamAnswer, Ticket};
+use ostraca_io::{Entropy as _, ManualClock, SystemEntropy, files};
 use ostraca_proto::v1;
-use ostraca_proto::v1::paste_service_client::PasteServiceClient;
-use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
-use ostraca_types::{
-    BodyDigest, DeleteToken, ErrorKind, IdempotencyKey, Lifetime, PasteId, Reason, RequestDigest,
-    ShardId, Slot, Timestamp, Title,
-};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use ostraca_server::ServeError;
+use ostraca_types::{DeleteToken, ErrorKind, IdempotencyKey, PasteId, Reason, RequestDigest, Slot};
+use running::{HOUR, REQUEST, Running, START, advance, create, key, new, paste, start};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-const START: Timestamp = Timestamp(1_790_000_000_000);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// One shard process's worth of server, in this process.
-struct Running {
-    address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    ended: JoinHandle<Result<(), ServeError>>,
-}
-
-async fn start(dir: &Path, shard: u16, clock: &ManualClock) -> Result<Running, ServeError> {
-    let data = DataDir::init(dir, None, &SystemEntropy).expect("a data directory");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let options = ShardOptions {
-        data,
-        shard: ShardId(shard),
-        listener,
-        clock: Arc::new(clock.clone()),
-        entropy: Arc::new(SystemEntropy),
-    };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let (ready, is_ready) = oneshot::channel();
-    let mut ended = tokio::spawn(async move {
-        let report = |address| ready.send(address).expect("somebody waits");
-        serve_shard(options, report, async { drop(stopped.await) }).await
-    });
-    tokio::select! {
-        Ok(address) = is_ready => Ok(Running { address, stop, ended }),
-        failed = &mut ended => Err(failed.expect("no panic").expect_err("it ended before it served")),
-    }
-}
-
-impl Running {
-    fn client(&self) -> Client {
-        Client::new(Options::new(Seeds::Fixed(vec![self.address.to_string()])))
-    }
-
-    async fn raw(&self) -> PasteServiceClient<tonic::transport::Channel> {
-        let address = format!("http://{}", self.address);
-        PasteServiceClient::connect(address)
-            .await
-            .expect("a connection")
-    }
-
-    async fn stop(self) {
-        drop(self.stop);
-        self.ended.await.expect("no panic").expect("a clean end");
-    }
-}
-
-/// A key on a slot of shard 0, which has the lower half.
-fn key() -> IdempotencyKey {
-    loop {
-        let key = IdempotencyKey::mint(|bytes| SystemEntropy.fill(bytes));
-        if key.slot() < Slot(128) {
-            return key;
-        }
-    }
-}
-
-fn paste() -> NewPaste {
-    NewPaste {
-        lifetime: Some(Lifetime::parse("10m").expect("a lifetime")),
-        syntax: None,
-        title: Some(Title::parse("A title").expect("a title")),
-        body_size: 5,
-        body_digest: BodyDigest([9; 32]),
-    }
-}
-
-const REQUEST: RequestDigest = RequestDigest([1; 32]);
 const OTHER_REQUEST: RequestDigest = RequestDigest([2; 32]);
 
 async fn begin(client: &Client, key: &IdempotencyKey) -> Ticket {
     match client.begin_create(key, &REQUEST).await.expect("begun") {
         Begun::New(ticket) => ticket,
         Begun::Stored(answer) => panic!("{answer:?}"),
-    }
-}
-
-async fn create(client: &Client, key: &IdempotencyKey) -> Result<CreateAnswer, Error> {
-    match client.begin_create(key, &REQUEST).await? {
-        Begun::New(ticket) => client.commit_create(key, &REQUEST, &ticket, &paste()).await,
-        Begun::Stored(answer) => Ok(answer),
-    }
-}
-
-/// Moves the clock and waits until the shard has made it durable.
-async fn advance(running: &Running, clock: &ManualClock, by: Duration) {
-    clock.advance(by);
-    let client = running.client();
-    loop {
-        let status = client
-            .status_of(&running.address.to_string())
-            .await
-            .expect("a status");
-        if status.now_ms >= clock.wall().0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -131,10 +30,7 @@ fn reason(refused: Result<impl std::fmt::Debug, Error>) -> (ErrorKind, Option<Re
 
 #[tokio::test]
 async fn k02_k04_r03_the_first_answer_comes_back() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let first = create(&client, &key).await.expect("created");
@@ -185,10 +81,7 @@ async fn k02_k04_r03_the_first_answer_comes_back() {
 
 #[tokio::test]
 async fn k01_a_create_needs_a_random_uuid() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let mut raw = running.raw().await;
     let cases = [
@@ -233,10 +126,7 @@ async fn k01_a_create_needs_a_random_uuid() {
 
 #[tokio::test]
 async fn k05_another_request_under_a_used_key_learns_nothing() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let first = create(&client, &key).await.expect("created");
@@ -253,10 +143,7 @@ async fn k05_another_request_under_a_used_key_learns_nothing() {
 
 #[tokio::test]
 async fn k11_two_creates_in_flight_with_one_key_make_one_paste() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     // All have begun before any commits, so no look-up can decide.
@@ -294,10 +181,7 @@ async fn k11_two_creates_in_flight_with_one_key_make_one_paste() {
 
 #[tokio::test]
 async fn k11_k05_a_race_between_two_requests_has_one_winner() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let mine = begin(&client, &key).await;
@@ -322,10 +206,7 @@ async fn k11_k05_a_race_between_two_requests_has_one_winner() {
 
 #[tokio::test]
 async fn k13_k14_a_key_is_honoured_for_25_hours() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let first = create(&client, &key).await.expect("created");
@@ -348,10 +229,7 @@ async fn k13_k14_a_key_is_honoured_for_25_hours() {
 
 #[tokio::test]
 async fn p03_a_commit_an_hour_after_its_begin_is_refused() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, in_time, late) = (running.client(), key(), key());
     let (first, second) = (begin(&client, &in_time).await, begin(&client, &late).await);
@@ -375,10 +253,7 @@ async fn p03_a_commit_an_hour_after_its_begin_is_refused() {
 
 #[tokio::test]
 async fn r01_a_paste_is_readable_until_its_expiry_and_not_at_it() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let first = create(&client, &key).await.expect("created");
@@ -407,10 +282,7 @@ async fn r01_a_paste_is_readable_until_its_expiry_and_not_at_it() {
 
 #[tokio::test]
 async fn a_ticket_is_good_for_its_own_key_and_request() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key, other) = (running.client(), key(), key());
     let ticket = begin(&client, &key).await;
@@ -452,22 +324,22 @@ async fn a_ticket_is_good_for_its_own_key_and_request() {
 
 #[tokio::test]
 async fn f06_the_wrong_shard_says_where_to_go() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let (lower, upper) = (
         start(dir.path(), 0, &clock).await.expect("serving"),
         start(dir.path(), 1, &clock).await.expect("serving"),
     );
     let run_dir = dir.path().join("run");
-    ostraca_io::files::create_dir_durable(&run_dir, 0o755).expect("made");
+    files::create_dir_durable(&run_dir, 0o755).expect("made");
     let endpoint = |name: &str, running: &Running| ostraca_server::endpoints::Endpoint {
         name: name.to_owned(),
         role: ostraca_server::endpoints::Role::Shard,
-        pid: 0,
+        state: ostraca_server::endpoints::State::Serving,
+        pid: None,
+        exit: None,
         grpc: Some(running.address.to_string()),
         http: None,
+        metrics: None,
         slots: Vec::new(),
     };
     let list = [endpoint("shard-0", &lower), endpoint("shard-1", &upper)];
@@ -496,10 +368,7 @@ async fn f06_the_wrong_shard_says_where_to_go() {
 
 #[tokio::test]
 async fn creates_on_a_stream_are_answered_under_their_tags() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let client = running.client();
     let mut stream = client.stream_creates(Slot(0), 200).await.expect("a stream");
@@ -553,7 +422,7 @@ async fn creates_on_a_stream_are_answered_under_their_tags() {
 /// Everything below `dir`.
 fn all_files(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
-    for name in ostraca_io::files::list(dir).expect("a directory") {
+    for name in files::list(dir).expect("a directory") {
         let path = dir.join(name);
         if path.is_dir() {
             found.append(&mut all_files(&path));
@@ -570,10 +439,7 @@ fn all_files(dir: &Path) -> Vec<std::path::PathBuf> {
     reason = "segments are larger than small files may be"
 )]
 async fn k16_neither_token_nor_key_is_at_rest_in_the_clear() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let (client, key) = (running.client(), key());
     let answer = create(&client, &key).await.expect("created");
@@ -601,37 +467,113 @@ async fn k16_neither_token_nor_key_is_at_rest_in_the_clear() {
 
 #[tokio::test]
 async fn k16_a_wrong_or_missing_secret_refuses_to_start() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
-    start(dir.path(), 0, &clock)
-        .await
-        .expect("serving")
-        .stop()
-        .await;
-    for name in ["cluster.key", "sealing-00000001.key"] {
-        let path = dir.path().join("secret").join(name);
-        let right = ostraca_io::files::read(&path).expect("a secret");
-        ostraca_io::files::replace_durable(&path, &[7; 32], 0o600).expect("written");
+    let (dir, clock) = new();
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    create(&running.client(), &key()).await.expect("created");
+    running.stop().await;
+    let secret_dir = dir.path().join("secret");
+    // The cluster's key, the generation that the create used, and the next one, made ahead.
+    let names = files::list(&secret_dir).expect("the secrets");
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in &names[..2] {
+        let path = secret_dir.join(name);
+        let right = files::read(&path).expect("a secret");
+        files::replace_durable(&path, &vec![7; right.len()], 0o600).expect("written");
         let refused = start(dir.path(), 0, &clock).await.err().expect("refused");
-        assert!(matches!(refused, ServeError::Secrets(_)), "{refused}");
+        assert!(
+            matches!(refused, ServeError::Secrets(_)),
+            "{name}: {refused}"
+        );
         assert_eq!(refused.kind(), ErrorKind::Rejected);
-        ostraca_io::files::replace_durable(&path, &right, 0o600).expect("written");
+        files::destroy(&path).expect("removed");
+        let refused = start(dir.path(), 0, &clock).await.err().expect("refused");
+        assert!(
+            matches!(refused, ServeError::Secrets(_)),
+            "{name}: {refused}"
+        );
+        files::replace_durable(&path, &right, 0o600).expect("written");
     }
-    start(dir.path(), 0, &clock)
+    let running = start(dir.path(), 0, &clock)
         .await
-        .expect("the right ones are back")
-        .stop()
-        .await;
+        .expect("the right ones are back");
+    running.stop().await;
+}
+
+/// Goal: 26 h after a create nothing opens its token any more, whoever kept a copy of the log.
+/// Method: copy the shard before, let the time pass, put the copy back under the secrets of then.
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "a copy of a directory")]
+async fn k16_after_26_hours_no_copy_of_the_log_opens_a_token() {
+    let (dir, clock) = new();
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    let (client, key) = (running.client(), key());
+    create(&client, &key).await.expect("created");
+    let before = files::list(&dir.path().join("secret")).expect("the secrets");
+    running.stop().await;
+    let shard = dir.path().join("shard-0");
+    let copies: Vec<_> = all_files(&shard)
+        .into_iter()
+        .map(|path| (path.clone(), std::fs::read(path).expect("a file")))
+        .collect();
+
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    advance(&running, &clock, 26 * HOUR).await;
+    // The secret of the create is destroyed by the shard's own clock.
+    let used = &before[1];
+    wait_until(|| !dir.path().join("secret").join(used).exists()).await;
+    running.stop().await;
+
+    std::fs::remove_dir_all(shard.join("log")).expect("removed");
+    std::fs::create_dir(shard.join("log")).expect("made");
+    for (path, bytes) in copies {
+        std::fs::write(path, bytes).expect("put back");
+    }
+    // With a clock of then, on another boot, so that the copy would honour the key.
+    let then = ManualClock::new(START.plus(Duration::from_secs(60)));
+    then.reboot(Duration::ZERO);
+    let refused = start(dir.path(), 0, &then).await.err().expect("refused");
+    assert!(matches!(refused, ServeError::Secrets(_)), "{refused}");
+}
+
+/// Polls; what is waited for takes milliseconds.
+async fn wait_until(done: impl Fn() -> bool) {
+    let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(tokio::time::Instant::now() < limit, "it did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "loss is what this is about")]
+async fn d02_a_shard_that_lost_its_log_or_its_newest_segment_refuses() {
+    let (dir, clock) = new();
+    for _ in 0..2 {
+        let running = start(dir.path(), 0, &clock).await.expect("serving");
+        create(&running.client(), &key()).await.expect("created");
+        running.stop().await;
+    }
+    let log = dir.path().join("shard-0/log");
+    let newest = files::list(&log).expect("segments").pop().expect("one");
+    let aside = dir.path().join("aside");
+    std::fs::rename(log.join(&newest), &aside).expect("moved");
+    let refused = start(dir.path(), 0, &clock).await.err().expect("refused");
+    assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+    std::fs::rename(&aside, log.join(&newest)).expect("moved back");
+    for part in ["shard-0/log", "shard-0/store", "shard-0"] {
+        let path = dir.path().join(part);
+        std::fs::rename(&path, &aside).expect("moved");
+        let refused = start(dir.path(), 0, &clock).await.err().expect("refused");
+        assert!(!path.exists(), "{part} is not made anew: {refused}");
+        std::fs::rename(&aside, &path).expect("moved back");
+    }
+    let running = start(dir.path(), 0, &clock).await.expect("all is back");
+    running.stop().await;
 }
 
 #[tokio::test]
 async fn a_shard_is_served_by_one_process() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let refused = start(dir.path(), 0, &clock).await.err().expect("refused");
     assert!(
@@ -643,10 +585,7 @@ async fn a_shard_is_served_by_one_process() {
 
 #[tokio::test]
 async fn a_missed_deadline_is_told_as_one() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     // By hand, as tonic's client would give up by itself.
     let socket = tokio::net::TcpStream::connect(running.address)
@@ -654,19 +593,33 @@ async fn a_missed_deadline_is_told_as_one() {
         .expect("a connection");
     let (mut sender, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
     let connection = tokio::spawn(connection);
-    let request =
-        tonic::codegen::http::Request::post("http://localhost/ostraca.v1.PasteService/GetPaste")
+    // A long poll of 20 s for which nothing comes.
+    let poll = v1::ReceiveRequest {
+        consumer: "purge".to_owned(),
+        wait_ms: 20_000,
+        ..Default::default()
+    };
+    let poll = prost::Message::encode_to_vec(&poll);
+    for timeout in ["0n", "1m", "2m", "50m"] {
+        let url = "http://localhost/ostraca.v1.OutboxService/Receive";
+        let request = tonic::codegen::http::Request::post(url)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .header("grpc-timeout", "0n")
+            .header("grpc-timeout", timeout)
             .body(())
             .expect("a request");
-    let (response, _) = sender.send_request(request, true).expect("sent");
-    let response = response.await.expect("an answer");
-    assert_eq!(
-        response.headers()["grpc-status"],
-        (Code::DeadlineExceeded as i32).to_string()
-    );
+        let (response, mut body) = sender.send_request(request, false).expect("sent");
+        let mut frame = vec![0, 0, 0, 0, u8::try_from(poll.len()).expect("short")];
+        frame.extend_from_slice(&poll);
+        body.send_data(frame.into(), true).expect("sent");
+        let response = response.await.expect("an answer");
+        let status = response.headers()["grpc-status"].to_str().expect("text");
+        assert_eq!(
+            status,
+            (Code::DeadlineExceeded as i32).to_string(),
+            "{timeout}"
+        );
+    }
     drop(sender);
     connection.abort();
     running.stop().await;
@@ -676,10 +629,7 @@ async fn a_missed_deadline_is_told_as_one() {
 async fn health_and_reflection_answer() {
     use tonic_health::pb::health_check_response::ServingStatus;
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", running.address))
         .expect("an address")
@@ -723,6 +673,8 @@ async fn health_and_reflection_answer() {
         .map(|service| service.name)
         .collect();
     for name in [
+        "ostraca.v1.OutboxService",
+        "ostraca.v1.InboxService",
         "ostraca.v1.PasteService",
         "ostraca.v1.ClusterService",
         "grpc.health.v1.Health",
@@ -734,10 +686,7 @@ async fn health_and_reflection_answer() {
 
 #[tokio::test]
 async fn a_drain_ends_although_a_stream_and_a_silent_connection_stay_open() {
-    let (dir, clock) = (
-        tempfile::tempdir().expect("a directory"),
-        ManualClock::new(START),
-    );
+    let (dir, clock) = new();
     let running = start(dir.path(), 0, &clock).await.expect("serving");
     let client = running.client();
     let stream = client.stream_creates(Slot(0), 1).await.expect("a stream");

@@ -44,11 +44,33 @@ pub const OUTBOX_RETENTION: Duration = days(7);
 /// How long an inbox row suppresses a redelivery (i06).
 pub const INBOX_RETENTION: Duration = days(8);
 
+/// How long an attempt at a message may take before it is delivered again, unless its receiver asks
+/// otherwise. Deleting an object and purging an edge take less than a second; this leaves room for
+/// both to be slow.
+pub const VISIBILITY_DEFAULT: Duration = Duration::from_secs(30);
+/// The longest that a receiver can ask for.
+pub const VISIBILITY_MAX: Duration = hours(12);
+/// The first backoff after a failed attempt; each later one is twice as long, with full jitter.
+pub const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// The longest backoff: after an outage everything is tried again within this.
+pub const BACKOFF_MAX: Duration = minutes(5);
+/// A message is given up only after this many attempts ...
+pub const ATTEMPTS_MIN: u32 = 12;
+/// ... and this long since the first of them, so that an outage of hours gives nothing up (o04).
+pub const ATTEMPTS_TIME_MIN: Duration = hours(6);
+
 /// The reaper leaves younger objects alone: a create in flight may still give them a row.
 pub const ORPHAN_AGE_MIN: Duration = hours(24);
 
 /// An edge may serve a paste this long after its end (r06).
 pub const EDGE_MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Longest name of a consumer, in bytes.
+pub const CONSUMER_SIZE_MAX: usize = 32;
+/// Consumers of a shard. A row knows by one bit each who has finished it.
+pub const CONSUMERS_MAX: usize = 64;
+/// Longest reason of a failed attempt, in bytes; it is for a person.
+pub const FAILURE_SIZE_MAX: usize = 256;
 
 /// Longest title, in bytes of UTF-8.
 pub const TITLE_SIZE_MAX: usize = 256;
@@ -71,5 +93,8 @@ const _: () = {
     assert!(IN_FLIGHT_MAX.as_secs() < IDEMPOTENCY_RETENTION.as_secs());
     assert!(IDEMPOTENCY_RETENTION.as_secs() > RETRY_WINDOW.as_secs());
     assert!(INBOX_RETENTION.as_secs() > OUTBOX_RETENTION.as_secs());
+    assert!(ATTEMPTS_TIME_MIN.as_secs() < OUTBOX_RETENTION.as_secs());
+    assert!(VISIBILITY_MAX.as_secs() < OUTBOX_RETENTION.as_secs());
+    assert!(CONSUMERS_MAX <= u64::BITS as usize);
     assert!(BODY_SIZE_DEFAULT <= BODY_SIZE_MAX);
 };

@@ -77,9 +77,8 @@ impl PasteId {
     pub fn mint(slot: Slot, mut fill: impl FnMut(&mut [u8])) -> Self {
         let mut text = [0; PASTE_ID_LEN];
         text[..2].copy_from_slice(&slot.to_text());
-        for place in &mut text[2..] {
-            *place = random_digit(&mut fill);
-        }
+        let mut digits = random_digits(&mut fill);
+        text[2..].fill_with(|| digits.next().unwrap_or_default());
         Self(text)
     }
 
@@ -154,15 +153,17 @@ impl fmt::Debug for PasteId {
     }
 }
 
-/// A uniform base62 digit: bytes from 248 up are drawn again, 248 being 4 times 62.
-fn random_digit(fill: &mut impl FnMut(&mut [u8])) -> u8 {
-    loop {
-        let mut byte = [0];
-        fill(&mut byte);
-        if byte[0] < 248 {
-            return base62::ALPHABET[usize::from(byte[0] % 62)];
-        }
-    }
+/// Uniform base62 digits without an end: bytes from 248 up are drawn again, 248 being 4 times 62.
+/// 16 bytes at a time, as each call may be one of the system's.
+fn random_digits(fill: &mut impl FnMut(&mut [u8])) -> impl Iterator<Item = u8> {
+    std::iter::repeat_with(move || {
+        let mut bytes = [0; 16];
+        fill(&mut bytes);
+        bytes
+    })
+    .flatten()
+    .filter(|&byte| byte < 248)
+    .map(|byte| base62::ALPHABET[usize::from(byte % 62)])
 }
 
 /// Characters of an outbox id: 2 of slot, 20 of the rest.

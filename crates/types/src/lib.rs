@@ -12,6 +12,7 @@
 //!   [`std::time::Duration`].
 
 mod base62;
+mod consumer;
 pub mod contract;
 mod error;
 mod id;
@@ -23,6 +24,7 @@ mod request;
 mod time;
 mod token;
 
+pub use consumer::{ConsumerName, ConsumerNameError};
 pub use error::ErrorKind;
 pub use id::{
     ClusterId, IdError, OUTBOX_ID_TEXT_LEN, OutboxId, PASTE_ID_LEN, PasteId, ShardId, Slot, StoreId,

@@ -77,6 +77,12 @@ reasons! {
     BodyTooLarge = "BODY_TOO_LARGE",
     /// A delete without a token.
     TokenMissing = "DELETE_TOKEN_MISSING",
+    /// No consumer of this name is registered with the shard.
+    UnknownConsumer = "UNKNOWN_CONSUMER",
+    /// A shard has 64 consumers at most.
+    TooManyConsumers = "TOO_MANY_CONSUMERS",
+    /// There is no such dead letter, or it is over its age.
+    DeadLetterNotFound = "DEAD_LETTER_NOT_FOUND",
     /// The deadline passed; it may have happened.
     DeadlineExceeded = "DEADLINE_EXCEEDED",
 }

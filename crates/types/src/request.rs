@@ -1,5 +1,7 @@
 //! "The same request" (k03): a digest of everything that a client asked to save.
 
+use std::fmt;
+
 use sha2::{Digest, Sha256};
 
 use crate::{Lifetime, Syntax, Title};
@@ -21,8 +23,15 @@ mod tag {
 /// A tag is one byte, a length four bytes little-endian. An absent option contributes nothing. A
 /// lifetime is the seconds asked for, four bytes little-endian, never an instant: so a retry
 /// after a minute is still the same request. The vectors are `proto/golden/request_digest.txt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestDigest(pub [u8; 32]);
+
+impl fmt::Debug for RequestDigest {
+    /// A fixed word: whoever reads a log could try guesses against it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestDigest(..)")
+    }
+}
 
 impl RequestDigest {
     /// The digest of one request.
@@ -57,8 +66,15 @@ impl RequestDigest {
 
 /// HMAC-SHA-256 of a [`RequestDigest`] under the client's idempotency key: what a shard stores
 /// and compares. Without the key it says nothing about the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestHash(pub [u8; 32]);
+
+impl fmt::Debug for RequestHash {
+    /// A fixed word: whoever reads a log could try guesses against it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestHash(..)")
+    }
+}
 
 #[cfg(test)]
 mod tests {

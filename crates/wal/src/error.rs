@@ -68,9 +68,9 @@ impl Error {
                 action: Action::Write | Action::Sync,
                 ..
             } => ErrorKind::Unknown,
-            Self::Io { .. } | Self::NewerFormat { .. } | Self::Stopped => ErrorKind::Unavailable,
+            Self::Io { .. } | Self::Stopped => ErrorKind::Unavailable,
             Self::Damaged { .. } | Self::Foreign { .. } => ErrorKind::Damaged,
-            Self::SegmentSize { .. } => ErrorKind::Rejected,
+            Self::SegmentSize { .. } | Self::NewerFormat { .. } => ErrorKind::Rejected,
             Self::Full => ErrorKind::Full,
         }
     }

@@ -37,7 +37,7 @@ pub use frame::{
     BATCH_ALIGNMENT, BATCH_HEADER_SIZE, BATCH_SIZE_MAX, KIND_MAX, KIND_NO_OP, PAYLOAD_SIZE_MAX,
     RECORD_HEADER_SIZE, Record,
 };
-pub use log::{Log, Options};
+pub use log::{Log, Options, RESERVE_SIZE, Room};
 pub use place::{Identity, Owner};
 pub use recovery::{Recovered, Recovery, Start};
 pub use segment::{

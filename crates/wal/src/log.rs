@@ -22,6 +22,19 @@ const SEGMENT_GROWTH: u64 = 4;
 /// Another process takes at most this many epochs away before we give up.
 const EPOCH_RAISES_MAX: u32 = 64;
 
+/// What is kept free at the end of the last segment while no next one is prepared: for what must
+/// still be written when the disk is full.
+pub const RESERVE_SIZE: u64 = 128 << 10;
+
+/// How much of the last segment a batch may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// All but the reserve, until the next segment is there.
+    Ordinary,
+    /// The reserve, too.
+    Reserve,
+}
+
 /// How a log lays out its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -91,6 +104,7 @@ pub struct Log<D: Disk> {
     number_next: u32,
     prepared: Option<Prepared<D>>,
     preparing: Weak<()>,
+    preparing_held: bool,
     /// Older segments of the history with their last sequence, oldest first.
     older: Vec<(SegmentId, Sequence)>,
     /// What recovery found outside the history.
@@ -146,6 +160,7 @@ impl<D: Disk> Log<D> {
             number_next: 1,
             prepared: None,
             preparing: Weak::new(),
+            preparing_held: false,
             older: recovered.segments,
             leftovers,
             own_batch: Batch::new(),
@@ -221,28 +236,37 @@ impl<D: Disk> Log<D> {
     /// Writes the batch at the end of the log and returns the sequence of its first record. It is
     /// durable after [`Self::sync`], and not before. The batch keeps its records.
     ///
-    /// [`Error::Full`]: nothing was written, and the same batch can be appended later. Panics if
+    /// [`Error::Full`]: nothing was written, and the same batch can be appended later, or now if it
+    /// may use the reserve. Panics if
     /// the batch is empty, or if the one before was not synced: that a batch was written only
     /// after the one before was durable is what recovery rests on. Blocks for the write, and for
-    /// preparing a segment if the current one is full and none is installed.
-    pub fn append(&mut self, batch: &mut Batch) -> Result<Sequence, Error> {
+    /// preparing a segment if the current one is full, none is installed, and preparing is not held.
+    pub fn append(&mut self, batch: &mut Batch, room: Room) -> Result<Sequence, Error> {
         assert!(
             !batch.is_empty(),
             "an empty batch proves nothing; use `mark`"
         );
-        self.make_room(batch.size() as u64)?;
+        self.check_running()?;
+        assert!(!self.in_flight, "the batch before was not synced");
+        if !self.has_room(batch.size() as u64, room) {
+            self.roll()?;
+        }
         self.write(batch, BatchClass::Plain)
     }
 
-    /// Rolls to the next segment if the current one has less room than `size`.
-    fn make_room(&mut self, size: u64) -> Result<(), Error> {
-        self.check_running()?;
-        assert!(!self.in_flight, "the batch before was not synced");
-        if self.current.offset + size <= self.current.size {
-            Ok(())
-        } else {
-            self.roll()
-        }
+    fn has_room(&self, size: u64, room: Room) -> bool {
+        let kept = match room {
+            Room::Ordinary if self.prepared.is_none() => RESERVE_SIZE,
+            Room::Ordinary | Room::Reserve => 0,
+        };
+        self.current.offset + size + kept <= self.current.size
+    }
+
+    /// While held, an append that needs a segment which is not installed is refused with
+    /// [`Error::Full`] at once, instead of preparing it: for a disk that was full a moment ago, as
+    /// each try would take what room there is and give it back.
+    pub fn hold_preparing(&mut self, hold: bool) {
+        self.preparing_held = hold;
     }
 
     fn write(&mut self, batch: &mut Batch, class: BatchClass) -> Result<Sequence, Error> {
@@ -286,7 +310,8 @@ impl<D: Disk> Log<D> {
 
     /// Proves the last batch: after this, damage to it cannot be taken for a torn write. For an
     /// idle log and before a clean stop. Does nothing if that is proven already. Panics if the
-    /// last batch was not synced. Blocks for a write and a sync.
+    /// last batch was not synced. Where the segment has no room for a mark the batch stays in doubt
+    /// until the next one, as it would in a log that is never idle. Blocks for a write and a sync.
     pub fn mark(&mut self) -> Result<(), Error> {
         self.check_running()?;
         assert!(!self.in_flight, "the batch before was not synced");
@@ -295,11 +320,14 @@ impl<D: Disk> Log<D> {
         }
         let mut batch = std::mem::take(&mut self.own_batch);
         batch.clear();
+        if !self.has_room(batch.size() as u64, Room::Reserve) {
+            self.own_batch = batch;
+            return Ok(());
+        }
         // Synced before any batch follows: a power cut that lost the mark and kept such a batch
         // would leave a hole that looks like damage.
         let marked = self
-            .make_room(batch.size() as u64)
-            .and_then(|()| self.write(&mut batch, BatchClass::Mark))
+            .write(&mut batch, BatchClass::Mark)
             .and_then(|_| self.sync());
         self.own_batch = batch;
         marked?;
@@ -332,6 +360,9 @@ impl<D: Disk> Log<D> {
     }
 
     fn prepare_inline(&mut self) -> Result<Prepared<D>, Error> {
+        if self.preparing_held {
+            return Err(Error::Full);
+        }
         let prepared = self.preparation().run();
         if matches!(prepared, Err(ref err) if !matches!(err, Error::Full)) {
             self.stopped = true;

@@ -1,6 +1,7 @@
 //! Tests of the whole crate on the simulated disk. Those of one contract rule start with its
 //! number.
 
+use crate::Room;
 use ostraca_io::{Disk, SimDisk};
 use ostraca_types::{Epoch, Sequence, ShardId, Slot, StoreId, Timestamp};
 
@@ -105,7 +106,7 @@ pub(crate) fn push(batch: &mut Batch, number: u64, size: usize) {
 pub(crate) fn append_one(log: &mut Log<SimDisk>, number: u64) -> Result<Sequence, Error> {
     let mut batch = Batch::new();
     push(&mut batch, number, 20);
-    let sequence = log.append(&mut batch)?;
+    let sequence = log.append(&mut batch, Room::Reserve)?;
     log.sync()?;
     Ok(sequence)
 }

@@ -21,8 +21,25 @@ fn key(slot: u8, fill: u8) -> String {
 
 fn store() -> (tempfile::TempDir, Bodies) {
     let dir = tempfile::tempdir().expect("a directory");
+    fs::create_dir(dir.path().join("p")).expect("made");
     let bodies = Bodies::local(dir.path()).expect("a store");
     (dir, bodies)
+}
+
+/// Goal: a store that is not there is never made anew, neither by opening it nor by a PUT.
+/// Method: its directory is moved away, and so is all that is in it, as when a volume is unmounted.
+#[tokio::test]
+async fn a_store_that_is_gone_stays_gone() {
+    let (dir, bodies) = store();
+    let (prefix, moved) = (dir.path().join("p"), dir.path().join("moved"));
+    let put = async || bodies.put(&key(7, 1), Bytes::from_static(b"x")).await;
+    fs::rename(&prefix, &moved).expect("moved");
+    assert_eq!(put().await.expect_err("no store").kind(), Kind::Down);
+    let opened = Bodies::local(dir.path()).expect_err("no store");
+    assert!(matches!(opened, Error::NoStore(_)), "{opened}");
+    assert!(!prefix.exists(), "nothing was made");
+    fs::rename(&moved, &prefix).expect("moved back");
+    put().await.expect("a new key");
 }
 
 #[tokio::test]

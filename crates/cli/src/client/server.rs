@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostraca_types::{DeleteToken, IdempotencyKey, Lifetime, PasteId, Reason, Syntax, Title};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Response, StatusCode, redirect};
+use reqwest::{Response, StatusCode, Url, redirect};
 use serde::Deserialize;
 
 use crate::exit::{Exit, Failure};
@@ -42,6 +42,11 @@ struct Problem {
 
 impl Server {
     pub(super) fn new(url: &str) -> Result<Self, Failure> {
+        let parsed = Url::parse(url).ok();
+        if !parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+            let message = format!("a server's URL is http:// or https:// and a host, not {url}");
+            return Err(Failure::new(Exit::Usage, message));
+        }
         let http = http_client(url).map_err(|err| Failure::caused(Exit::Failed, &err))?;
         Ok(Self {
             http,
@@ -150,7 +155,21 @@ fn broken(err: &reqwest::Error) -> Failure {
     } else {
         Exit::Unavailable
     };
-    Failure::caused(exit, err)
+    let server = err.url().map(|url| url.origin().ascii_serialization());
+    let server = server.as_deref().unwrap_or("the server");
+    let what = if err.is_connect() {
+        format!("cannot reach {server}, is `ostraca up` running?")
+    } else if err.is_timeout() {
+        format!("no answer in time from {server}")
+    } else {
+        format!("no answer from {server}")
+    };
+    // What lies between is about the library's insides.
+    let mut cause: &dyn std::error::Error = err;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    Failure::doing(exit, what, cause)
 }
 
 /// The answer, if it is a success; what the server says went wrong otherwise.

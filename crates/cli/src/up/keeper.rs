@@ -23,15 +23,15 @@ const DELAY_FIRST: Duration = Duration::from_millis(50);
 const DELAY_MAX: Duration = Duration::from_secs(5);
 /// A child that lived this long died of something new.
 const LIFE_LONG: Duration = Duration::from_secs(10);
-/// How long a child may drain. Above the drain limits of shard and frontend.
+/// How long a child may drain. Above the drain limits of shard, frontend and worker.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// How far stopping has come. It only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Run,
-    /// First, so that no request reaches a shard that is draining.
-    StopFrontend,
+    /// First what calls shards, so that no call reaches a shard that is draining.
+    StopCallers,
     StopShards,
     Kill,
 }
@@ -57,6 +57,8 @@ pub(super) enum News {
     /// It serves, at this address or URL.
     Ready {
         address: String,
+        /// Where its metrics are, if the line says so.
+        metrics: Option<String>,
     },
     /// `exit` is `None` after a signal.
     Ended {
@@ -132,16 +134,17 @@ impl Child {
             if life.long {
                 delay = DELAY_FIRST;
             }
+            // By then the supervisor may have found that there is no use in it.
+            if timeout(delay, self.time_to_stop(&mut stage)).await.is_ok() {
+                return;
+            }
             let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
             tracing::warn!(
                 event = "child_restarts",
                 name = self.name,
                 delay_ms,
-                "ended; starts again"
+                "starts again"
             );
-            if timeout(delay, self.time_to_stop(&mut stage)).await.is_ok() {
-                return;
-            }
             delay = (delay * 2).min(DELAY_MAX);
         }
     }
@@ -150,7 +153,7 @@ impl Child {
         match life.bound {
             Some(bound) if self.listen.port() == 0 => bound,
             // It may be that the port was taken meanwhile.
-            None if life.exit == Some(Exit::Failed) => self.listen,
+            None if matches!(life.exit, Some(Exit::Failed | Exit::Conflict)) => self.listen,
             _ => last,
         }
     }
@@ -178,7 +181,8 @@ impl Child {
                     Ok(Some(line)) => if let Some((address, socket)) = ready_address(&line) {
                         bound = socket;
                         tracing::info!(event = "child_ready", name = self.name, address, "serves");
-                        teller.tell(News::Ready { address }).await;
+                        let metrics = ready_metrics(&line);
+                        teller.tell(News::Ready { address, metrics }).await;
                     },
                     _ => reads = false,
                 },
@@ -245,7 +249,7 @@ impl Child {
 
     async fn time_to_stop(&self, stage: &mut watch::Receiver<Stage>) {
         let at = match self.role {
-            Role::Frontend => Stage::StopFrontend,
+            Role::Frontend | Role::Worker => Stage::StopCallers,
             Role::Shard | Role::Up => Stage::StopShards,
         };
         reached(stage, at).await;
@@ -259,13 +263,21 @@ async fn reached(stage: &mut watch::Receiver<Stage>, at: Stage) {
 
 /// The address in a child's ready line, as it stands there and as a socket's.
 fn ready_address(line: &str) -> Option<(String, Option<SocketAddr>)> {
-    let (_, address) = line.strip_prefix("ready ")?.split_once('=')?;
+    let first = line.strip_prefix("ready ")?.split(' ').next()?;
+    let (_, address) = first.split_once('=')?;
     let socket = address
         .strip_prefix("http://")
         .unwrap_or(address)
         .parse()
         .ok();
     Some((address.to_owned(), socket))
+}
+
+/// Where a child's ready line says that its metrics are.
+fn ready_metrics(line: &str) -> Option<String> {
+    let mut words = line.split(' ');
+    let metrics = words.find_map(|word| word.strip_prefix("metrics="))?;
+    Some(metrics.to_owned())
 }
 
 #[cfg(test)]
@@ -276,7 +288,7 @@ mod tests {
     fn a_ready_line_names_the_address() {
         let socket = "127.0.0.1:5000".parse().ok();
         for address in ["127.0.0.1:5000", "http://127.0.0.1:5000"] {
-            let read = ready_address(&format!("ready grpc={address}"));
+            let read = ready_address(&format!("ready grpc={address} metrics=http://x"));
             assert_eq!(read, Some((address.to_owned(), socket)));
         }
         assert_eq!(ready_address("readying"), None);

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use ostraca_io::{ManualClock, SeededEntropy, SimDisk, Unsynced};
+use ostraca_io::{Entropy as _, ManualClock, SeededEntropy, SimDisk, Unsynced};
 use ostraca_types::{RequestHash, ShardId, StoreId};
 
 use super::*;
@@ -95,11 +95,19 @@ fn batches() -> Vec<Vec<Command>> {
         .collect()
 }
 
-/// Runs the batches until the disk fails; returns what was answered.
-fn run_batches(disk: &SimDisk, clock: &ManualClock) -> Vec<(Command, Result<Answer, Error>)> {
+/// What a run handed to the shard, and what it was answered.
+struct Run {
+    asked: Vec<Command>,
+    answers: Vec<(Command, Result<Answer, Error>)>,
+}
+
+/// Runs the batches until the disk fails.
+fn run_batches(disk: &SimDisk, clock: &ManualClock) -> Run {
     let answers = Answers::default();
+    let mut asked = Vec::new();
     if let Ok(mut core) = open_core(disk, clock) {
         for batch in batches() {
+            asked.extend(batch.iter().cloned());
             let mut queue = batch
                 .into_iter()
                 .map(|command| work(command, &answers))
@@ -109,9 +117,11 @@ fn run_batches(disk: &SimDisk, clock: &ManualClock) -> Vec<(Command, Result<Answ
             }
         }
     }
-    Arc::try_unwrap(answers)
-        .map(Mutex::into_inner)
-        .unwrap_or_else(|_| panic!("all were answered"))
+    let answers = Arc::try_unwrap(answers).map(Mutex::into_inner);
+    Run {
+        asked,
+        answers: answers.unwrap_or_else(|_| panic!("all were answered")),
+    }
 }
 
 /// Goal: every answer survives a power cut anywhere, refusals included, and a create is there
@@ -131,14 +141,16 @@ fn d01_k08_f05_answers_survive_a_cut_at_every_operation() {
         ] {
             let disk = SimDisk::new(cut_at);
             disk.power_cut_at(cut_at, fate);
-            let answers = run_batches(&disk, &clock);
+            let Run { asked, answers } = run_batches(&disk, &clock);
             let core = open_core(&disk.restarted(), &clock).expect("a power cut is recoverable");
             let index = &core.inner().index;
             let seen = format!("cut_at={cut_at} fate={fate:?}");
-            let ended = |n: &PasteId| {
-                answers.iter().any(|(asked, answer)| {
-                    matches!(asked, Command::End(end) if end.paste_id == *n) && answer.is_ok()
-                })
+            let is_end = |command: &Command, id: &PasteId| matches!(command, Command::End(end) if end.paste_id == *id);
+            let asked_to_end = |id: &PasteId| asked.iter().any(|command| is_end(command, id));
+            let ended = |id: &PasteId| {
+                answers
+                    .iter()
+                    .any(|(command, answer)| is_end(command, id) && answer.is_ok())
             };
             for (asked, answer) in &answers {
                 let Ok(answer) = answer else { continue };
@@ -148,11 +160,8 @@ fn d01_k08_f05_answers_survive_a_cut_at_every_operation() {
                             index.idempotency(&asked.key_digest).is_some(),
                             "{seen}: a key is lost"
                         );
-                        let maybe_ended = batches().iter().flatten().any(
-                            |command| matches!(command, Command::End(end) if end.paste_id == asked.paste_id),
-                        );
                         assert!(
-                            maybe_ended || index.has_paste(&asked.paste_id),
+                            asked_to_end(&asked.paste_id) || index.has_paste(&asked.paste_id),
                             "{seen}: a paste is lost"
                         );
                     }
@@ -186,7 +195,7 @@ fn d01_k08_f05_answers_survive_a_cut_at_every_operation() {
             }
             let counts = index.counts();
             assert_eq!(
-                counts.pastes + counts.ready,
+                counts.pastes + counts.outbox.ready,
                 counts.idempotency,
                 "{seen}: rows of a create differ"
             );
@@ -290,48 +299,6 @@ fn d03_a_failed_sync_stops_the_shard_and_recovery_reads_the_disk() {
 }
 
 #[test]
-fn d04_a_full_disk_refuses_creates_and_resumes() {
-    let clock = ManualClock::new(START);
-    let disk = SimDisk::new(1);
-    let mut core = open_core(&disk, &clock).expect("new");
-    let answers = Answers::default();
-    disk.set_capacity(0);
-    // One segment's worth of creates, each with a key of its own.
-    let mut made: u32 = 0;
-    let mut next = || {
-        made += 1;
-        let mut create = create(1);
-        create.key_digest.0[1..5].copy_from_slice(&made.to_le_bytes());
-        let mut bytes = made.to_le_bytes().into_iter().cycle();
-        create.paste_id = PasteId::mint(create.key_digest.slot(), |place| {
-            place.fill(bytes.next().unwrap_or(0) % 62);
-        });
-        create
-    };
-    let refused = loop {
-        let mut queue: VecDeque<_> = (0..500)
-            .map(|_| work(Command::Create(Box::new(next())), &answers))
-            .collect();
-        while !queue.is_empty() {
-            core.commit(&mut queue).expect("a full disk stops nothing");
-        }
-        if let Some((_, Err(err))) = answers.lock().last() {
-            break *err;
-        }
-    };
-    assert_eq!(refused, Error::Full);
-    disk.set_capacity(u64::MAX);
-    answers.lock().clear();
-    core.commit(&mut VecDeque::from([work(
-        Command::Create(Box::new(create(9))),
-        &answers,
-    )]))
-    .expect("room again");
-    let answer = answers.lock()[0].1.clone().expect("committed");
-    assert_eq!(answer.outcome, Outcome::Created);
-}
-
-#[test]
 fn r01_a_paste_is_visible_until_its_expiry_and_not_at_it() {
     let clock = ManualClock::new(START);
     let (shard, thread, _) = open(&SimDisk::new(1), &clock).expect("new");
@@ -366,4 +333,307 @@ fn d06_a_restart_never_shows_an_earlier_instant() {
     clock.reboot(Duration::from_secs(1));
     let core = open_core(&disk.restarted(), &clock).expect("recovered");
     assert!(core.inner().clock.now() >= seen);
+}
+
+/// Asks the shard and waits for the answer.
+fn ask(shard: &Shard, command: Command) -> Result<Answer, Error> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let reply: Reply = Box::new(move |answer| sender.send(answer).expect("asked"));
+    match command {
+        Command::Create(create) => shard.create(create, reply)?,
+        Command::End(end) => shard.end(end, reply)?,
+        other => shard.deliver(other, reply)?,
+    }
+    receiver.recv().expect("an answer")
+}
+
+/// A create with a key and an id of its own, that lives for `lifetime`.
+fn another(n: u32, now: Timestamp, lifetime: Duration) -> Command {
+    let mut create = create(1);
+    create.key_digest.0[1..5].copy_from_slice(&n.to_le_bytes());
+    create.begun_at = now;
+    create.created_at = now;
+    create.expires_at = now.plus(lifetime);
+    create.key_expires_at = now.plus(Duration::from_secs(90_000));
+    let entropy = SeededEntropy::new(n.into());
+    create.paste_id = PasteId::mint(create.key_digest.slot(), |place| entropy.fill(place));
+    create.outbox_id = OutboxId::mint(create.key_digest.slot(), |place| entropy.fill(place));
+    Command::Create(Box::new(create))
+}
+
+/// A full disk, as the shard's thread meets it: idle marks, the clock and ends included.
+#[test]
+fn d04_a_full_disk_stops_creates_and_nothing_else() {
+    let clock = ManualClock::new(START);
+    let disk = SimDisk::new(1);
+    let (shard, thread, _) = open(&disk, &clock).expect("new");
+    disk.set_capacity(0);
+    let lifetime = Duration::from_secs(60);
+    let mut made = 0;
+    let refused = loop {
+        match ask(&shard, another(made, shard.now(), lifetime)) {
+            Ok(_) => made += 1,
+            Err(err) => break err,
+        }
+    };
+    assert_eq!(refused, Error::Full);
+    // Well past idle marks, and the clock goes on.
+    for _ in 0..3 {
+        clock.advance(Duration::from_secs(25));
+        let at = clock.wall();
+        while shard.now() < at {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(shard.status().trouble, Some(Trouble::DiskFull));
+    // Everything was due meanwhile: the ends went through, and so do deliveries.
+    while shard.status().counts.pastes > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(shard.status().counts.outbox.ready, u64::from(made));
+    let deliver = Command::Deliver(crate::Deliver {
+        consumer: ConsumerName::purge(),
+        max: 1,
+        visibility: Duration::from_secs(30),
+        jitter: 1,
+    });
+    let delivered = ask(&shard, deliver).expect("out of the reserve");
+    assert!(matches!(delivered.outcome, Outcome::Delivered(messages) if messages.len() == 1));
+    assert_eq!(
+        ask(&shard, another(made, shard.now(), lifetime)),
+        Err(Error::Full)
+    );
+
+    disk.set_capacity(u64::MAX);
+    let outcome = loop {
+        match ask(&shard, another(made, shard.now(), lifetime)) {
+            // The next try is a matter of seconds.
+            Err(Error::Full) => clock.advance(Duration::from_secs(1)),
+            other => break other.expect("committed").outcome,
+        }
+    };
+    assert_eq!(outcome, Outcome::Created);
+    assert_eq!(shard.status().trouble, None);
+    shard.close();
+    thread.join().expect("closed");
+}
+
+/// A machine that slept between a begin and its commit: the first thing to move is the clock.
+#[test]
+fn p03_a_commit_after_a_long_pause_is_judged_by_the_time_that_passed() {
+    let clock = ManualClock::new(START);
+    let (shard, thread, _) = open(&SimDisk::new(1), &clock).expect("new");
+    let begun = another(1, START, Duration::from_secs(7 * 86_400));
+    clock.advance(Duration::from_secs(25 * 3600));
+    assert_eq!(
+        ask(&shard, begun).expect("decided").outcome,
+        Outcome::TooLate
+    );
+    shard.close();
+    thread.join().expect("closed");
+}
+
+/// 20 syncs in a row that wait until they are let go.
+#[test]
+fn l01_a_shard_that_cannot_keep_up_refuses_at_once() {
+    let clock = ManualClock::new(START);
+    let (mut core, mut work_left) = (
+        open_core(&SimDisk::new(1), &clock).expect("new"),
+        VecDeque::new(),
+    );
+    let queue = &Arc::clone(core.inner()).queue;
+    let answers = Answers::default();
+    let mut accepted = 0;
+    for round in 0..10u32 {
+        for n in 0..20_000 {
+            let next = work(
+                another(round * 20_000 + n, START, IDLE_MARK * 100_000),
+                &answers,
+            );
+            accepted += usize::from(queue.push(next).is_ok());
+        }
+        let room = BATCH_ENTRIES_MAX - work_left.len();
+        queue.drain(&mut work_left, room, Duration::ZERO);
+        core.commit(&mut work_left).expect("a good disk");
+        let waiting = accepted - answers.lock().len();
+        assert!(
+            waiting <= crate::queue::ENTRIES_MAX + BATCH_ENTRIES_MAX,
+            "{waiting} wait"
+        );
+    }
+}
+
+#[test]
+fn r04_k14_expired_pastes_end_by_themselves_and_keys_stay() {
+    let clock = ManualClock::new(START);
+    let disk = SimDisk::new(1);
+    let (shard, thread, _) = open(&disk, &clock).expect("new");
+    for n in 0..50u32 {
+        let lifetime = Duration::from_secs(60 + u64::from(n));
+        ask(&shard, another(n, START, lifetime)).expect("committed");
+    }
+    shard.close();
+    thread.join().expect("closed");
+    // Down for an hour: all of them are due at the start.
+    clock.advance(Duration::from_secs(3600));
+    let (shard, thread, _) = open(&disk.crash(), &clock).expect("recovered");
+    while shard.status().counts.pastes > 0 {
+        std::thread::yield_now();
+    }
+    let counts = shard.status().counts;
+    assert_eq!((counts.idempotency, counts.outbox.ready), (50, 50));
+    shard.close();
+    thread.join().expect("closed");
+}
+
+#[test]
+fn d06_a_leap_holds_back_ends_until_it_is_confirmed() {
+    let clock = ManualClock::new(START);
+    let (shard, thread, _) = open(&SimDisk::new(1), &clock).expect("new");
+    ask(&shard, another(1, START, Duration::from_secs(3600))).expect("committed");
+    clock.step_wall(START.plus(Duration::from_secs(86_400)));
+    clock.advance(Duration::from_secs(15));
+    while shard.status().trouble != Some(Trouble::ClockLeapt) {
+        std::thread::yield_now();
+    }
+    // Creates and reads go on under the clock that did not step.
+    let outcome = ask(&shard, another(2, shard.now(), Duration::from_secs(3600)));
+    assert_eq!(outcome.expect("decided").outcome, Outcome::Created);
+    assert_eq!(shard.now(), START.plus(Duration::from_secs(15)));
+    assert_eq!(shard.status().counts.pastes, 2);
+    shard.confirm_clock();
+    while shard.status().counts.pastes > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(shard.status().trouble, None);
+    shard.close();
+    thread.join().expect("closed");
+}
+
+/// The life of messages goes through the log: a restart knows what was delivered, acked and
+/// recorded.
+#[test]
+fn o03_i05_deliveries_acks_and_inbox_rows_survive_a_restart() {
+    let clock = ManualClock::new(START);
+    let disk = SimDisk::new(1);
+    let (shard, thread, _) = open(&disk, &clock).expect("new");
+    for n in 0..3u32 {
+        ask(&shard, another(n, START, Duration::from_secs(3600))).expect("committed");
+    }
+    let ids: Vec<_> = (0..3u32)
+        .map(|n| match another(n, START, IDLE_MARK) {
+            Command::Create(create) => create.paste_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    for paste_id in ids {
+        let end = End {
+            paste_id,
+            cause: EndCause::Deleted,
+        };
+        assert_eq!(
+            ask(&shard, Command::End(end)).expect("decided").outcome,
+            Outcome::Ended
+        );
+    }
+    let deliver = |shard: &Shard, max| {
+        let command = Command::Deliver(crate::Deliver {
+            consumer: ConsumerName::purge(),
+            max,
+            visibility: Duration::from_secs(30),
+            jitter: 1,
+        });
+        match ask(shard, command).expect("decided").outcome {
+            Outcome::Delivered(messages) => messages,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = deliver(&shard, 2);
+    let record = Command::Inbox(crate::Inbox {
+        consumer: ConsumerName::purge(),
+        outbox_id: first[0].row.outbox_id,
+        expires_at: shard.now().plus(Duration::from_secs(8 * 86_400)),
+    });
+    assert_eq!(
+        ask(&shard, record.clone()).expect("decided").outcome,
+        Outcome::Recorded
+    );
+    let ack = |shard: &Shard, attempt| {
+        let ack = crate::Ack {
+            consumer: ConsumerName::purge(),
+            attempts: vec![attempt],
+        };
+        ask(shard, Command::Ack(ack)).expect("decided").outcome
+    };
+    use ostraca_index::Settled;
+    assert_eq!(
+        ack(&shard, first[0].id),
+        Outcome::Settled(vec![Settled::Done])
+    );
+    let fingerprint = shard.fingerprint();
+    shard.close();
+    thread.join().expect("closed");
+
+    let (shard, thread, _) = open(&disk.crash(), &clock).expect("recovered");
+    assert_eq!(shard.fingerprint(), fingerprint);
+    let purge = ConsumerName::purge();
+    assert!(
+        shard
+            .inbox_contains(&purge, first[0].row.outbox_id)
+            .expect("open")
+    );
+    assert_eq!(
+        ask(&shard, record).expect("decided").outcome,
+        Outcome::AlreadyRecorded
+    );
+    // What was in flight is in flight, and its handle is good; the third was never delivered.
+    let rest = deliver(&shard, 10);
+    assert_eq!(rest.len(), 1);
+    assert_eq!(
+        ack(&shard, first[1].id),
+        Outcome::Settled(vec![Settled::Done])
+    );
+    assert_eq!(
+        ack(&shard, first[0].id),
+        Outcome::Settled(vec![Settled::Gone])
+    );
+    shard.close();
+    thread.join().expect("closed");
+}
+
+/// A clock of which no two looks are the same.
+struct TickingClock(ManualClock);
+
+impl Clock for TickingClock {
+    fn wall(&self) -> Timestamp {
+        self.0.advance(Duration::from_millis(1));
+        self.0.wall()
+    }
+
+    fn boot(&self) -> ostraca_io::BootTime {
+        self.0.advance(Duration::from_millis(1));
+        self.0.boot()
+    }
+}
+
+/// What is applied is judged by the time that its record carries, and by no other look at a clock.
+#[test]
+fn the_same_log_gives_the_same_rows_whatever_the_clock_does_meanwhile() {
+    let disk = SimDisk::new(1);
+    let clock = ManualClock::new(START);
+    let ticking: Arc<dyn Clock> = Arc::new(TickingClock(clock.clone()));
+    let entropy = SeededEntropy::new(1);
+    let opened = Core::open(disk.clone(), IDENTITY, ticking, &entropy, &options());
+    let (mut core, _) = opened.expect("new");
+    let answers = Answers::default();
+    for batch in batches() {
+        let mut queue = batch
+            .into_iter()
+            .map(|command| work(command, &answers))
+            .collect();
+        core.commit(&mut queue).expect("a good disk");
+    }
+    let fingerprint = core.inner().index.fingerprint();
+    let reopened = open_core(&disk.crash(), &clock).expect("recovered");
+    assert_eq!(reopened.inner().index.fingerprint(), fingerprint);
 }

@@ -39,6 +39,16 @@ async fn a_problem_is_json_text_or_html() {
 }
 
 #[tokio::test]
+async fn a_page_has_sentences() {
+    let page = async |problem: Problem| text(problem.render(&accept("text/html"))).await;
+    let html = page(Problem::no_paste().back_to("/x/delete".to_owned())).await;
+    assert!(html.contains("<p>The paste expired, was deleted, or never existed.</p>"));
+    assert!(html.contains("<a href=\"/x/delete\">"), "{html}");
+    let html = page(Problem::field("body_base64", "body_base64 is not base64")).await;
+    assert!(html.contains("<p>body_base64 is not base64.</p>"), "{html}");
+}
+
+#[tokio::test]
 async fn what_a_client_named_is_shown_cut_and_escaped() {
     let name = format!("<script>\r\n{}", "x".repeat(1000));
     let problem = crate::options::unknown(&name, "field");

@@ -63,6 +63,8 @@ async fn k02_a_repetition_gets_the_same_bytes_and_a_mark() {
     );
 }
 
+/// Goal: the request is the same whatever wraps it; a form's line ends are what its author typed.
+/// Covers BY-04.
 #[tokio::test]
 async fn k03_one_content_is_one_request_in_every_form() {
     let site = Site::start().await;
@@ -182,6 +184,7 @@ async fn k01_a_create_without_a_good_key_writes_nothing() {
 }
 
 /// The limit counts decoded bytes: L passes in every form, L + 1 in none, announced or chunked.
+/// Covers SZ-02, SZ-04.
 #[tokio::test]
 async fn the_limit_counts_decoded_bytes_in_every_form() {
     let site = Site::start().await;

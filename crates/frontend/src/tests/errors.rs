@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 
 /// What each reason of a shard becomes. A new reason fails to compile in `status_and_title`, and
 /// belongs here too.
-const REASONS: [(Reason, u16, &str, bool); 23] = [
+const REASONS: [(Reason, u16, &str, bool); 26] = [
     (Reason::InvalidField, 400, "INVALID_FIELD", false),
     (Reason::KeyMissing, 400, "IDEMPOTENCY_KEY_MISSING", false),
     (
@@ -33,6 +33,9 @@ const REASONS: [(Reason, u16, &str, bool); 23] = [
     (Reason::EmptyBody, 400, "EMPTY_BODY", false),
     (Reason::BodyTooLarge, 413, "BODY_TOO_LARGE", false),
     (Reason::TokenMissing, 401, "DELETE_TOKEN_MISSING", false),
+    (Reason::UnknownConsumer, 500, "INTERNAL", false),
+    (Reason::TooManyConsumers, 500, "INTERNAL", false),
+    (Reason::DeadLetterNotFound, 500, "INTERNAL", false),
     (Reason::DeadlineExceeded, 504, "DEADLINE_EXCEEDED", false),
 ];
 
@@ -69,6 +72,34 @@ async fn every_reason_of_a_shard_has_its_status() {
             assert!(!answer.text().contains(&token));
         }
     }
+}
+
+/// Goal: the documentation has every reason, beside its status, and no other.
+#[test]
+fn every_reason_is_documented() {
+    const DOCUMENT: &str = include_str!("../../../../docs/http-api.md");
+    let (_, table) = DOCUMENT
+        .split_once("| status | reason |")
+        .expect("the table");
+    let mut documented: Vec<(u16, &str)> = Vec::new();
+    for row in table.lines().skip(2).take_while(|row| row.starts_with('|')) {
+        let mut cells = row.split('|').map(str::trim).skip(1);
+        let status = cells.next().and_then(|status| status.parse().ok());
+        let reasons = cells.next().unwrap_or_default().split(", ");
+        documented.extend(reasons.map(|one| (status.unwrap_or(0), one.trim_matches('`'))));
+    }
+    let mut sent: Vec<(u16, &str)> = REASONS.map(|(_, status, text, _)| (status, text)).into();
+    sent.extend([
+        (404, "NOT_FOUND"),
+        (405, "METHOD_NOT_ALLOWED"),
+        (408, "REQUEST_TIMEOUT"),
+        (415, "UNSUPPORTED_ENCODING"),
+    ]);
+    for list in [&mut documented, &mut sent] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    assert_eq!(documented, sent);
 }
 
 #[tokio::test]

@@ -267,6 +267,13 @@ impl cluster_service_server::ClusterService for FakeShard {
         }))
     }
 
+    async fn confirm_clock(
+        &self,
+        _: Request<v1::ConfirmClockRequest>,
+    ) -> Result<Response<v1::ConfirmClockResponse>, Status> {
+        Err(Status::unimplemented("not of this test"))
+    }
+
     async fn get_status(
         &self,
         _: Request<v1::GetStatusRequest>,

@@ -36,7 +36,7 @@ async fn read_all(stream: &mut TcpStream) -> std::io::Result<String> {
 }
 
 /// Goal: a client that sends everything before it reads sees the refusal, not a reset.
-/// Method: send far more than the sockets' buffers hold, then read.
+/// Method: send far more than the sockets' buffers hold, then read. Covers SZ-07.
 #[tokio::test]
 async fn a_client_that_is_still_sending_sees_the_413() {
     let site = Site::start().await;

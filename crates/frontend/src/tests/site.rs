@@ -1,5 +1,7 @@
 use super::*;
 
+/// Goal: a form is a save of its own: no cache keeps it, so whoever comes back to it gets another key
+/// and makes another paste. Covers ID-07.
 #[tokio::test]
 async fn k01_the_form_carries_a_key_of_its_own() {
     let site = Site::start().await;
@@ -38,6 +40,8 @@ async fn k01_the_form_carries_a_key_of_its_own() {
     assert_eq!(site.get(&format!("{url}/raw")).await.text(), "a\nb");
 }
 
+/// Goal: a page loads nothing but our own files, which are named by their content, so that a cache
+/// can keep them for ever and a new version is never missed. Covers CA-08.
 #[tokio::test]
 async fn pages_load_nothing_but_our_own_named_files() {
     let site = Site::start().await;
@@ -65,6 +69,7 @@ async fn pages_load_nothing_but_our_own_named_files() {
     );
 }
 
+/// Goal: every answer says whether it may be kept, and what it is. Covers CA-04.
 #[tokio::test]
 async fn texts_and_health() {
     let site = Site::start().await;

@@ -1,5 +1,6 @@
 //! d01 and d03: what was acknowledged survives every crash.
 
+use crate::Room;
 use ostraca_io::{Disk, SimDisk, Unsynced};
 
 use super::*;
@@ -22,7 +23,7 @@ impl Run {
             push(&mut batch, number, 300);
         }
         self.attempted += batch.len() as u64;
-        log.append(&mut batch)?;
+        log.append(&mut batch, Room::Reserve)?;
         Ok(())
     }
 
@@ -166,7 +167,7 @@ fn d01_a_take_over_may_be_cut_at_every_operation() {
             let mut batch = Batch::new();
             push(&mut batch, 1, 3000);
             push(&mut batch, 2, 10);
-            log.append(&mut batch).expect("power");
+            log.append(&mut batch, Room::Reserve).expect("power");
             let disk = disk.crash();
             let start = disk.operations();
             disk.power_cut_at(start + cut_at, fate);
@@ -198,7 +199,7 @@ fn fill_first_segment(log: &mut Log<SimDisk>) -> u64 {
             count,
             size / BATCH_ALIGNMENT * BATCH_ALIGNMENT - 8,
         );
-        log.append(&mut batch).expect("power");
+        log.append(&mut batch, Room::Reserve).expect("power");
         log.sync().expect("power");
         used += batch.size() as u64;
         count += 1;
@@ -228,7 +229,9 @@ fn d01_a_roll_may_be_cut_at_every_operation() {
             let mut batch = Batch::new();
             push(&mut batch, count, 10);
             push(&mut batch, count + 1, 600);
-            let appended = log.append(&mut batch).and_then(|_| log.sync());
+            let appended = log
+                .append(&mut batch, Room::Reserve)
+                .and_then(|_| log.sync());
             assert!(appended.is_err(), "header, sync, batch, sync: {context}");
             let disk = disk.restarted();
             let (recovered, records) =
@@ -316,7 +319,8 @@ fn d03_a_take_over_writes_again_what_only_the_cache_has() {
         let mut expected = vec![0];
         if rolled {
             for first in [1, 10] {
-                log.append(&mut big_batch(first)).expect("power");
+                log.append(&mut big_batch(first), Room::Reserve)
+                    .expect("power");
                 log.sync().expect("power");
             }
             expected.extend(1..19);
@@ -330,7 +334,7 @@ fn d03_a_take_over_writes_again_what_only_the_cache_has() {
             push(&mut batch, 1, 5000);
             expected.push(1);
         }
-        log.append(&mut batch).expect("power");
+        log.append(&mut batch, Room::Reserve).expect("power");
         disk.fail_next_sync();
         log.sync().expect_err("asked for");
 
@@ -421,7 +425,8 @@ fn d01_a_segment_is_durable_before_it_is_used() {
     let disk = SimDisk::new(1);
     let (mut log, _) = open(&disk).expect("a new log");
     for first in [0, 9] {
-        log.append(&mut big_batch(first)).expect("power");
+        log.append(&mut big_batch(first), Room::Reserve)
+            .expect("power");
         log.sync().expect("power");
     }
     let prepared = log.wants_segment().expect("half full").run().expect("room");

@@ -1,5 +1,6 @@
 //! d02 and d05: a torn tail is told apart from damage, and no byte is believed unchecked.
 
+use crate::Room;
 use ostraca_io::{Disk, DiskFile, FileName, SimDisk, Unsynced};
 
 use super::*;
@@ -19,13 +20,13 @@ fn small_log(marked: bool) -> SimDisk {
     let mut batch = Batch::new();
     push(&mut batch, 3, 700);
     push(&mut batch, 4, 0);
-    log.append(&mut batch).expect("power");
+    log.append(&mut batch, Room::Reserve).expect("power");
     log.sync().expect("power");
     log.mark().expect("power");
     append_one(&mut log, 5).expect("power");
     batch.clear();
     push(&mut batch, 6, 900);
-    log.append(&mut batch).expect("power");
+    log.append(&mut batch, Room::Reserve).expect("power");
     log.sync().expect("power");
     if marked {
         log.mark().expect("power");
@@ -232,7 +233,7 @@ fn d02_a_torn_tail_is_cut_and_reported() {
         let (mut log, _) = open(&disk).expect("a new log");
         append_one(&mut log, 0).expect("power");
         let end = BATCHES_START + 2 * SECTOR;
-        log.append(&mut big_batch(1)).expect("power");
+        log.append(&mut big_batch(1), Room::Reserve).expect("power");
         disk.power_cut(fate);
         let disk = disk.restarted();
         let (recovered, records) = recover(&disk).expect("a torn tail");
@@ -419,7 +420,7 @@ fn d02_a_payload_that_imitates_a_batch_is_no_batch() {
     imitation.extend_from_slice(&bytes[8192 + 512..8192 + 1024]);
     let mut batch = Batch::new();
     batch.push(7, 1, Slot(0), TIME, &imitation).expect("room");
-    log.append(&mut batch).expect("power");
+    log.append(&mut batch, Room::Reserve).expect("power");
     let disk = disk.crash();
     let offset = BATCHES_START + 1024;
     let written = disk.contents(&segment_name(1, 0)).expect("the file");
@@ -492,7 +493,7 @@ fn log_of(owner: Owner, payload: &[u8]) -> SimDisk {
         let mut log = log.expect("power");
         let mut batch = Batch::new();
         batch.push(7, 1, Slot(0), TIME, payload).expect("room");
-        log.append(&mut batch).expect("power");
+        log.append(&mut batch, Room::Reserve).expect("power");
         log.sync().expect("power");
         append_one(&mut log, 1).expect("power");
     }
@@ -535,7 +536,7 @@ fn d02_a_mark_before_a_lost_append_convicts_nothing() {
         log.mark().expect("power");
         let mut batch = Batch::new();
         push(&mut batch, 1, 20);
-        log.append(&mut batch).expect("power");
+        log.append(&mut batch, Room::Reserve).expect("power");
         disk.power_cut(Unsynced::Random);
         recover(&disk.restarted()).unwrap_or_else(|err| panic!("seed={seed}: {err}"));
     }

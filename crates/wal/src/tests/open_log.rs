@@ -1,5 +1,6 @@
 //! A log that is open: sequences, batches, marks, and the real disk.
 
+use crate::Room;
 use ostraca_io::{RealDisk, SimDisk};
 
 use super::*;
@@ -16,7 +17,10 @@ fn sequences_follow_one_another() {
     let mut batch = Batch::new();
     push(&mut batch, 0, 1);
     push(&mut batch, 1, 0);
-    assert_eq!(log.append(&mut batch).expect("power"), Sequence(2));
+    assert_eq!(
+        log.append(&mut batch, Room::Reserve).expect("power"),
+        Sequence(2)
+    );
     assert_eq!(log.durable_sequence(), Sequence(1), "not synced yet");
     log.sync().expect("power");
     assert_eq!(
@@ -25,7 +29,10 @@ fn sequences_follow_one_another() {
     );
     batch.clear();
     push(&mut batch, 2, 1);
-    assert_eq!(log.append(&mut batch).expect("power"), Sequence(4));
+    assert_eq!(
+        log.append(&mut batch, Room::Reserve).expect("power"),
+        Sequence(4)
+    );
     let (recovered, records) = recover(&disk.crash()).expect("a log");
     assert_eq!(
         (recovered.last_sequence(), numbers(&records)),
@@ -44,7 +51,7 @@ fn a_record_comes_back_as_it_was_given() {
         .push(KIND_MAX, 255, Slot(255), Timestamp(u64::MAX), &largest)
         .expect("room");
     batch.push(1, 0, Slot(0), Timestamp(0), &[]).expect("room");
-    log.append(&mut batch).expect("power");
+    log.append(&mut batch, Room::Reserve).expect("power");
     log.sync().expect("power");
     let mut seen = Vec::new();
     let report = verify(&disk.crash(), IDENTITY, &mut |record: &Record<'_>| {
@@ -90,14 +97,14 @@ fn a_batch_says_when_it_is_full_and_can_be_used_again() {
     }
     assert!(batch.size() <= BATCH_SIZE_MAX && batch.size() > BATCH_SIZE_MAX - 10_000);
     assert_eq!(batch.len() as u64, count);
-    log.append(&mut batch)
+    log.append(&mut batch, Room::Reserve)
         .expect("the largest batch fits the smallest segment");
     log.sync().expect("power");
     batch.clear();
     assert!(batch.is_empty());
     push(&mut batch, count, 10);
     assert_eq!(batch.size(), BATCH_ALIGNMENT);
-    log.append(&mut batch).expect("power");
+    log.append(&mut batch, Room::Reserve).expect("power");
     let (_, records) = open(&disk.crash()).expect("the largest tail fits too");
     assert_eq!(numbers(&records), (0..=count).collect::<Vec<_>>());
 }
@@ -117,7 +124,7 @@ fn the_largest_tail_can_be_taken_over() {
         rest -= RECORD_HEADER_SIZE + size;
     }
     assert_eq!(batch.size(), BATCH_SIZE_MAX);
-    log.append(&mut batch).expect("it fits");
+    log.append(&mut batch, Room::Reserve).expect("it fits");
     let (_, records) = open(&disk.crash()).expect("it fits");
     assert_eq!(records.len(), batch.len() + 1);
 }
@@ -129,8 +136,8 @@ fn d01_a_second_batch_waits_for_the_sync_of_the_first() {
     let (mut log, _) = open(&disk).expect("a new log");
     let mut batch = Batch::new();
     push(&mut batch, 0, 1);
-    log.append(&mut batch).expect("power");
-    drop(log.append(&mut batch));
+    log.append(&mut batch, Room::Reserve).expect("power");
+    drop(log.append(&mut batch, Room::Reserve));
 }
 
 #[test]
@@ -163,7 +170,7 @@ fn an_append_is_one_write_and_one_sync() {
     let disk = SimDisk::new(1);
     let (mut log, _) = open(&disk).expect("a new log");
     let before = disk.operations();
-    log.append(&mut big_batch(0)).expect("power");
+    log.append(&mut big_batch(0), Room::Reserve).expect("power");
     assert_eq!(disk.operations() - before, 1);
     log.sync().expect("power");
     assert_eq!(disk.operations() - before, 2);
@@ -232,7 +239,7 @@ fn the_real_disk_serves_as_well() {
         let mut log = log.expect("a working disk");
         log.clean_up().expect("a working disk");
         for first in 0..3 {
-            log.append(&mut big_batch(round * 27 + first * 9))
+            log.append(&mut big_batch(round * 27 + first * 9), Room::Reserve)
                 .expect("room");
             log.sync().expect("a working disk");
             if let Some(preparation) = log.wants_segment() {

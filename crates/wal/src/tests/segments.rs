@@ -1,5 +1,6 @@
 //! Segments: names, sizes, rolls, what counts, and what is removed.
 
+use crate::{RESERVE_SIZE, Room};
 use ostraca_io::{Disk, DiskFile, FileName, RealDisk, SimDisk};
 
 use super::*;
@@ -11,7 +12,7 @@ fn open_with(disk: &SimDisk, options: Options) -> Log<SimDisk> {
 }
 
 fn append_big(log: &mut Log<SimDisk>, first: u64) -> Result<(), Error> {
-    log.append(&mut big_batch(first))?;
+    log.append(&mut big_batch(first), Room::Reserve)?;
     log.sync()
 }
 
@@ -131,13 +132,13 @@ fn d04_a_full_disk_refuses_a_batch_and_the_log_goes_on() {
     ));
     let mut batch = big_batch(18);
     for _ in 0..2 {
-        let err = log.append(&mut batch).expect_err("no room");
+        let err = log.append(&mut batch, Room::Reserve).expect_err("no room");
         assert_eq!(err.kind(), ostraca_types::ErrorKind::Full);
     }
     assert_eq!((segment_names(&disk).len(), log.sequence_next()), (1, next));
     append_one(&mut log, 18).expect("there is room in this segment");
     disk.set_capacity(u64::MAX);
-    log.append(&mut big_batch(19))
+    log.append(&mut big_batch(19), Room::Reserve)
         .expect("it resumes by itself");
     log.sync().expect("power");
     assert_eq!(
@@ -354,4 +355,41 @@ fn verify_beside_an_open_log_is_no_damage() {
         report.expect("undamaged").last_sequence,
         log.durable_sequence()
     );
+}
+
+#[test]
+fn d04_the_reserve_is_left_for_what_must_be_written() {
+    let disk = SimDisk::new(1);
+    let (mut log, _) = open(&disk).expect("a log");
+    disk.set_capacity(0);
+    log.hold_preparing(true);
+    let mut first = 1;
+    let full = loop {
+        if let Err(err) = log.append(&mut big_batch(first), Room::Ordinary) {
+            break err;
+        }
+        log.sync().expect("power");
+        first += 9;
+    };
+    assert!(matches!(full, Error::Full), "{full}");
+    let mut small = Batch::new();
+    push(&mut small, 1, 20);
+    let refused = log.append(&mut small, Room::Ordinary);
+    // A small batch may still fit; the reserve is what it may not use.
+    if refused.is_ok() {
+        log.sync().expect("power");
+    }
+    let mut used = 0;
+    while log.append(&mut small, Room::Reserve).is_ok() {
+        log.sync().expect("power");
+        used += small.size() as u64;
+    }
+    assert!(used + 512 >= RESERVE_SIZE, "{used} bytes of reserve");
+    // No room for a mark either: that is no failure.
+    log.mark().expect("nothing was written");
+    assert!(!log.is_stopped());
+    disk.set_capacity(u64::MAX);
+    log.hold_preparing(false);
+    log.append(&mut small, Room::Ordinary).expect("room again");
+    log.sync().expect("power");
 }

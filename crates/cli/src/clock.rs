@@ -1,0 +1,28 @@
+//! `ostraca clock`: what a person decides about the clocks of shards.
+
+use ostraca_client::{Client, Options};
+
+use crate::args::ClockCommand;
+use crate::exit::{Exit, Failure, say};
+use crate::frontend::seeds;
+use crate::{data, process};
+
+pub(crate) fn run(command: &ClockCommand) -> Result<(), Failure> {
+    let ClockCommand::Confirm(args) = command;
+    let data = data::open(&args.data.path)?;
+    let client = Client::new(Options::new(seeds(&data, Vec::new())));
+    process::local_runtime()?.block_on(async {
+        let unreachable = |err: ostraca_client::Error| Failure::caused(Exit::Unavailable, &err);
+        for shard in client.shards().await.map_err(unreachable)? {
+            client
+                .confirm_clock(&shard.address)
+                .await
+                .map_err(unreachable)?;
+            say(format_args!(
+                "shard {} takes its wall clock as right",
+                shard.id
+            ));
+        }
+        Ok(())
+    })
+}
