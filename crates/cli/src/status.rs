@@ -43,6 +43,9 @@ struct Process {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    /// Where its metrics are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +65,8 @@ struct Counts {
     dead_letters: u64,
     inbox_rows: u64,
     expiry_lag_ms: u64,
+    outbox_oldest_age_ms: u64,
+    queued: u64,
     commits: u64,
     syncs: u64,
     trouble: String,
@@ -170,6 +175,8 @@ async fn shard_process(name: String, slots: Vec<u8>, endpoint: Option<&Endpoint>
         dead_letters: status.dead_letters,
         inbox_rows: status.inbox_rows,
         expiry_lag_ms: status.expiry_lag_ms,
+        outbox_oldest_age_ms: status.outbox_oldest_age_ms,
+        queued: status.queued,
         commits: status.commits,
         syncs: status.syncs,
         trouble: status.trouble,
@@ -210,6 +217,7 @@ impl Process {
             exit,
             pid: running.and_then(|endpoint| endpoint.pid),
             address: running.and_then(|endpoint| endpoint.grpc.clone().or(endpoint.http.clone())),
+            metrics: running.and_then(|endpoint| endpoint.metrics.clone()),
             slots: Vec::new(),
             shard: None,
         }
@@ -246,7 +254,8 @@ fn name_and_state(stat: &str) -> Option<(&str, char)> {
 fn table(report: &Report) -> String {
     let mut rows = vec![
         [
-            "NAME", "PID", "STATE", "SLOTS", "EPOCH", "PASTES", "ADDRESS",
+            "NAME", "PID", "STATE", "SLOTS", "EPOCH", "PASTES", "PENDING", "OLDEST", "DEAD",
+            "ADDRESS",
         ]
         .map(str::to_owned),
     ];
@@ -264,6 +273,9 @@ fn table(report: &Report) -> String {
             slot_ranges(&process.slots),
             count(|counts| counts.epoch),
             count(|counts| counts.pastes),
+            count(|counts| counts.outbox_ready),
+            process.shard.as_ref().map_or_else(dash, oldest),
+            count(|counts| counts.dead_letters),
             process.address.clone().unwrap_or_else(dash),
         ]);
     }
@@ -273,7 +285,7 @@ fn table(report: &Report) -> String {
             .max()
             .unwrap_or_default()
     };
-    let widths: [usize; 7] = std::array::from_fn(width);
+    let widths: [usize; 10] = std::array::from_fn(width);
     let mut text = String::new();
     for row in &rows {
         let mut line = String::new();
@@ -305,6 +317,17 @@ fn table(report: &Report) -> String {
         }
     }
     text
+}
+
+/// How old the oldest message is that some consumer has not finished.
+fn oldest(counts: &Counts) -> String {
+    match counts.outbox_oldest_age_ms / 1000 {
+        0 if counts.outbox_ready == 0 => dash(),
+        secs @ 0..60 => format!("{secs}s"),
+        secs @ 60..3600 => format!("{}m", secs / 60),
+        secs @ 3600..86_400 => format!("{}h", secs / 3600),
+        secs => format!("{}d", secs / 86_400),
+    }
 }
 
 fn dash() -> String {
