@@ -12,7 +12,7 @@ use std::time::Duration;
 use ostraca_index::EndCause;
 use ostraca_io::{Clock, Disk, Entropy};
 use ostraca_types::{Epoch, ErrorKind, Sequence, Timestamp};
-use ostraca_wal::{Batch, Identity, Log, Owner, Prepared, Recovery, Room};
+use ostraca_wal::{Batch, Identity, Log, Owner, Prepared, RESERVE_SIZE, Recovery, Room};
 
 use crate::apply::{Outcome, apply};
 use crate::command::{Command, DecodeError, End};
@@ -29,8 +29,13 @@ pub(crate) const BATCH_ENTRIES_MAX: usize = 2048;
 const SWEEP_RIDING_MAX: usize = 128;
 /// Ends of due pastes in a batch of their own, when nobody waits.
 const SWEEP_ALONE_MAX: usize = 512;
-/// While the disk is full the clock's records must last in the reserve: one an hour.
-const BOUND_AHEAD_FULL: Duration = Duration::from_secs(3600);
+/// While the disk is full the clock's records must last in the reserve: one in ten minutes.
+const BOUND_AHEAD_FULL: Duration = Duration::from_secs(600);
+/// While the disk is full, pastes end only as long as this much of the segment is left: what their
+/// messages need, so that their objects can go, must not be used up by ends.
+const FREE_FOR_ENDS: u64 = RESERVE_SIZE / 2;
+/// And below this only acks, inbox records and the clock go on.
+const FREE_FOR_WORK: u64 = RESERVE_SIZE / 8;
 /// How long a segment that could not be prepared is left alone: each try takes all room there is,
 /// if only for a moment.
 const PREPARE_AGAIN_MIN: Duration = Duration::from_secs(1);
@@ -155,6 +160,11 @@ impl<D: Disk> Core<D> {
             return Ok(());
         }
         self.take_due_ends(time);
+        if self.prepare_again.is_some() && self.log.free() < FREE_FOR_WORK {
+            // What frees space, and the clock, come last: nothing else uses the rest up.
+            self.refuse(|command| !matches!(command, Command::Ack(_) | Command::Inbox(_)));
+            self.encode_taken(time);
+        }
         if self.taken.is_empty() {
             return Ok(());
         }
@@ -167,11 +177,7 @@ impl<D: Disk> Core<D> {
                 if self.taken.is_empty() {
                     return Ok(());
                 }
-                self.batch.clear();
-                for at in 0..self.taken.len() {
-                    let pushed = self.push_encoded(at, time);
-                    assert!(pushed, "a part of a batch fits a batch");
-                }
+                self.encode_taken(time);
                 match self.write() {
                     Err(err) if err.kind() == ErrorKind::Full => {
                         self.ends_held_until = self.inner.clock.elapsed() + PREPARE_AGAIN_MIN;
@@ -232,6 +238,15 @@ impl<D: Disk> Core<D> {
                 self.taken.pop();
                 return;
             }
+        }
+    }
+
+    /// Encodes what is left of a batch anew.
+    fn encode_taken(&mut self, time: Timestamp) {
+        self.batch.clear();
+        for at in 0..self.taken.len() {
+            let pushed = self.push_encoded(at, time);
+            assert!(pushed, "a part of a batch fits a batch");
         }
     }
 
@@ -355,11 +370,17 @@ impl<D: Disk> Core<D> {
     fn move_clock_if_due(&mut self) -> Result<bool, ostraca_wal::Error> {
         let full = self.prepare_again.is_some();
         let ahead = if full { BOUND_AHEAD_FULL } else { BOUND_AHEAD };
-        let believe = self.inner.leap_confirmed.swap(false, Ordering::AcqRel);
-        match self.inner.clock.due_step(ahead, believe) {
-            Some(step) => self.move_clock(step),
-            None => Ok(true),
+        let believe = self.inner.leap_confirmed.load(Ordering::Acquire);
+        let leapt = self.inner.leapt.load(Ordering::Relaxed);
+        let Some(step) = self.inner.clock.due_step(ahead, believe, leapt) else {
+            return Ok(true);
+        };
+        let moved = self.move_clock(step)?;
+        if moved && believe {
+            // Not before: a confirmation that found no room stands.
+            self.inner.leap_confirmed.store(false, Ordering::Release);
         }
+        Ok(moved)
     }
 
     /// Makes a step of the clock durable, then takes it. `false`: there is no room, and it stays
@@ -406,6 +427,7 @@ impl<D: Disk> Core<D> {
         !inner.leapt.load(Ordering::Relaxed)
             && !inner.clock_stuck.load(Ordering::Relaxed)
             && inner.clock.elapsed() >= self.ends_held_until
+            && (self.prepare_again.is_none() || self.log.free() >= FREE_FOR_ENDS)
     }
 
     /// Proves the last batch durable, so that damage to it could not be taken for a torn write.

@@ -138,16 +138,26 @@ impl ShardClock {
 
     /// The step that a time record should take now, with readers allowed `ahead` of it; `None` while
     /// the last one is good. A person can make a wall clock believed that has leapt.
-    pub(crate) fn due_step(&self, ahead: Duration, believe: bool) -> Option<Step> {
+    pub(crate) fn due_step(
+        &self,
+        ahead: Duration,
+        believe: bool,
+        leapt_before: bool,
+    ) -> Option<Step> {
         let base = *self.base.read();
         let boot = self.clock.boot();
         let elapsed = boot.elapsed.saturating_sub(base.record.boot.elapsed);
         let running = base.time.plus(elapsed);
-        if base.record.bound.since(running) > BOUND_LOW && !believe {
+        let wall = self.clock.wall();
+        let left = base.record.bound.since(running);
+        // A bound that was set far ahead, as the disk was full, is brought back: a reboot would start
+        // there. And a wall clock that came back to its senses is noticed at once.
+        let good = left > BOUND_LOW && left <= ahead;
+        let still_leapt = wall.since(running) > LEAP_RUNNING_MAX;
+        if good && !believe && (!leapt_before || still_leapt) {
             return None;
         }
-        let wall = self.clock.wall();
-        let leapt = !believe && wall.since(running) > LEAP_RUNNING_MAX;
+        let leapt = !believe && still_leapt;
         let time = if leapt { running } else { running.max(wall) };
         Some(Step {
             time,
@@ -181,7 +191,7 @@ mod tests {
     }
 
     fn tick(clock: &ShardClock) -> Option<Step> {
-        let step = clock.due_step(BOUND_AHEAD, false);
+        let step = clock.due_step(BOUND_AHEAD, false, false);
         if let Some(step) = step {
             clock.take(step.time, step.record);
         }
@@ -257,11 +267,36 @@ mod tests {
         clock.step_wall(START.plus(HOUR));
         let (shard, _) = started(&clock, &Replayed::default());
         clock.step_wall(START.plus(9 * 24 * HOUR));
-        assert!(shard.due_step(BOUND_AHEAD, false).is_none());
-        let believed = shard.due_step(BOUND_AHEAD, true).expect("at once");
+        assert!(shard.due_step(BOUND_AHEAD, false, false).is_none());
+        let believed = shard.due_step(BOUND_AHEAD, true, true).expect("at once");
         assert_eq!(
             (believed.time, believed.leapt),
             (START.plus(9 * 24 * HOUR), false)
+        );
+    }
+
+    #[test]
+    fn d06_a_bound_far_ahead_is_brought_back_and_a_mended_clock_noticed() {
+        let clock = ManualClock::new(START);
+        let (shard, _) = started(&clock, &Replayed::default());
+        clock.advance(Duration::from_secs(15));
+        let far = shard.due_step(HOUR, false, false).expect("due");
+        shard.take(far.time, far.record);
+        assert!(shard.due_step(HOUR, false, false).is_none());
+        let near = shard.due_step(BOUND_AHEAD, false, false).expect("at once");
+        assert_eq!(near.record.bound, near.time.plus(BOUND_AHEAD));
+        shard.take(near.time, near.record);
+        clock.step_wall(START.plus(HOUR));
+        assert!(
+            shard.due_step(BOUND_AHEAD, false, true).is_none(),
+            "it is still ahead"
+        );
+        clock.step_wall(START.plus(Duration::from_secs(15)));
+        assert!(
+            !shard
+                .due_step(BOUND_AHEAD, false, true)
+                .expect("at once")
+                .leapt
         );
     }
 

@@ -14,6 +14,9 @@ use ostraca_types::{ConsumerName, Epoch, OutboxId, Timestamp};
 
 use crate::ReadyRow;
 
+/// Messages that are looked at for the oldest one; behind more dead letters than these nobody looks.
+const OLDEST_LOOKS_MAX: usize = 10_000;
+
 /// Names one attempt at a message: of two with one number, the epoch tells which leader gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptId {
@@ -106,7 +109,7 @@ pub struct OutboxCounts {
     pub dead: u64,
     /// That were over their age before every consumer had finished them, since the log began.
     pub dropped: u64,
-    /// The earliest end among `ready`.
+    /// The earliest end among `ready`, dead letters left out.
     pub oldest: Option<Timestamp>,
 }
 
@@ -236,7 +239,8 @@ impl Outbox {
                 // Its removal is a matter of the next time record; until then it is not due.
                 continue;
             }
-            if progress.is_exhausted(now) {
+            // By when the last attempt ran out, not by now: time in which nobody tried is no reason.
+            if progress.is_exhausted(due) {
                 progress.state = State::Dead(now);
                 consumer.dead.insert(outbox_id);
                 continue;
@@ -270,7 +274,9 @@ impl Outbox {
     fn current(&mut self, number: usize, id: AttemptId) -> Result<&mut Progress, Settled> {
         let progress = self.consumers[number].progress.get_mut(&id.outbox_id);
         let progress = progress.ok_or(Settled::Gone)?;
-        if progress.attempt == id.attempt && progress.epoch == id.epoch {
+        // Epoch 0 is nobody's: of a message that was never delivered, or was replayed since.
+        let attempted = progress.epoch != Epoch(0);
+        if attempted && progress.attempt == id.attempt && progress.epoch == id.epoch {
             Ok(progress)
         } else {
             Err(Settled::Stale)
@@ -314,6 +320,9 @@ impl Outbox {
             Ok(progress) => progress,
             Err(refused) => return Some(refused),
         };
+        if matches!(progress.state, State::Dead(_)) {
+            return Some(Settled::Stale);
+        }
         progress.last_error = reason.into();
         let state = if progress.is_exhausted(now) {
             State::Dead(now)
@@ -362,6 +371,7 @@ impl Outbox {
         }
         if let Some(progress) = consumer.progress.get_mut(&outbox_id) {
             progress.counted = 0;
+            progress.epoch = Epoch(0);
             progress.last_error = "".into();
         }
         consumer.move_to(outbox_id, State::Due(now));
@@ -422,8 +432,22 @@ impl Outbox {
             ready: self.entries.len() as u64,
             dead: dead as u64,
             dropped: self.dropped,
-            oldest: self.by_end.first().map(|&(ended_at, _)| ended_at),
+            oldest: self.oldest(),
         }
+    }
+
+    /// The earliest end of a message that somebody is to work on: dead letters wait for a person,
+    /// and are told by their number.
+    fn oldest(&self) -> Option<Timestamp> {
+        let worked_on = |outbox_id: &OutboxId| {
+            self.consumers.iter().any(|consumer| {
+                let progress = consumer.progress.get(outbox_id);
+                progress.is_some_and(|progress| matches!(progress.state, State::Due(_)))
+            })
+        };
+        let mut ends = self.by_end.iter().take(OLDEST_LOOKS_MAX);
+        let (ended_at, _) = ends.find(|(_, outbox_id)| worked_on(outbox_id))?;
+        Some(*ended_at)
     }
 
     /// Everything that two equal outboxes have in common, in an order that does not depend on how

@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// No small file is larger; a larger one is not ours, and is not read into memory.
 const FILE_SIZE_MAX: u64 = 1 << 20;
@@ -54,7 +55,10 @@ fn write_temporary(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(File, st
     let dir = File::open(parent)?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
-    temporary.push(format!(".{}.tmp", std::process::id()));
+    // Another for each call: two threads that write one file must not write into one another's.
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    temporary.push(format!(".{}.{call}.tmp", std::process::id()));
     let temporary = parent.join(temporary);
     let mut file = OpenOptions::new()
         .write(true)

@@ -187,7 +187,7 @@ impl DataDir {
         }
         files::create_dir_durable(path, MODE_DIR).map_err(io_at(path))?;
         match Self::open(path) {
-            Err(Error::NotMade(_)) => Self::make(path, shards.unwrap_or(SHARDS_DEFAULT), entropy),
+            Err(Error::NotMade(_)) => Self::make(path, shards, entropy),
             Ok(dir) => match shards {
                 Some(asked) if asked != dir.shards() => Err(Error::ShardsDiffer {
                     has: dir.shards(),
@@ -199,7 +199,7 @@ impl DataDir {
         }
     }
 
-    fn make(path: &Path, shards: u16, entropy: &dyn Entropy) -> Result<Self, Error> {
+    fn make(path: &Path, asked: Option<u16>, entropy: &dyn Entropy) -> Result<Self, Error> {
         let making = path.join("making");
         match Self::read(&making, path) {
             // Made up to here and no further.
@@ -212,13 +212,21 @@ impl DataDir {
                 }
                 let mut cluster = [0; 16];
                 entropy.fill(&mut cluster);
-                let file = RoutingFile::new(ClusterId(cluster), shards);
+                let file = RoutingFile::new(ClusterId(cluster), asked.unwrap_or(SHARDS_DEFAULT));
                 let text = serde_json::to_vec_pretty(&file).unwrap_or_default();
                 files::create_durable(&making, &text, MODE_FILE).map_err(io_at(&making))?;
             }
             Err(err) => return Err(err),
         }
         let dir = Self::read(&making, path)?;
+        if let Some(asked) = asked
+            && asked != dir.shards()
+        {
+            return Err(Error::ShardsDiffer {
+                has: dir.shards(),
+                asked,
+            });
+        }
         let secret_dir = dir.secret_dir();
         crate::secrets::make(&secret_dir, entropy).map_err(io_at(&secret_dir))?;
         let secrets = Secrets::load(&secret_dir).map_err(|err| Error::Io {

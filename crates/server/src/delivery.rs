@@ -411,10 +411,13 @@ async fn stream(
 ) {
     let max = want.max;
     loop {
-        // Room for one, then for as many as there is.
-        let Ok(first) = sender.clone().reserve_owned().await else {
-            return;
+        // Room for one, then for as many as there is. An unread stream holds no drain up.
+        let mut phase = host.phase();
+        let first = tokio::select! {
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+            first = sender.clone().reserve_owned() => first,
         };
+        let Ok(first) = first else { return };
         let room = u32::try_from(sender.capacity()).unwrap_or(0) + 1;
         want.max = room.min(max);
         let poll_ends = Instant::now() + WAIT_MAX;

@@ -95,11 +95,17 @@ impl Writer<'_, '_> {
         )
     }
 
-    fn counters(&mut self, name: &str, help: &str, values: &[(&'static str, u64)]) -> fmt::Result {
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label_name: &str,
+        values: &[(&'static str, u64)],
+    ) -> fmt::Result {
         let kind = ConstCounter::new(0u64).metric_type();
         let mut family = self.0.encode_descriptor(name, help, None, kind)?;
         for (label, value) in values {
-            let labels = [("outcome", *label)];
+            let labels = [(label_name, *label)];
             ConstCounter::new(*value).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
@@ -147,13 +153,9 @@ fn encode(write: &mut Writer<'_, '_>, status: &Status) -> fmt::Result {
     write.counter("syncs", "Syncs of the log", status.syncs)?;
     write.batches(&status.batches)?;
     let help = "Decided commands by their outcome";
-    write.counters("outcomes", help, &status.outcomes.all())?;
-    let refused = [("overloaded", status.refused_busy)];
-    write.counters(
-        "refusals",
-        "Commands refused before they were queued",
-        &refused,
-    )?;
+    write.counters("outcomes", help, "outcome", &status.outcomes.all())?;
+    let refusals = crate::refusal::counts();
+    write.counters("refusals", "Calls refused, by reason", "reason", &refusals)?;
     write.gauge(
         "queue_commands",
         "Commands that wait for the shard's thread",

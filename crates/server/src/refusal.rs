@@ -1,11 +1,12 @@
 //! The one place where an error becomes what is said on the wire.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use ostraca_engine as engine;
 use ostraca_proto::v1;
 use ostraca_types::{ErrorKind, Reason};
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -15,6 +16,18 @@ const DOMAIN: &str = "ostraca.dev";
 const TEXT_SIZE_MAX: usize = 512;
 /// For errors that pass by themselves within moments.
 const RETRY_SOON: Duration = Duration::from_millis(500);
+
+/// Refusals of this process by their reason, for its metrics.
+static REFUSALS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
+/// How many calls were refused so far, by reason: a fixed list of names.
+pub(crate) fn counts() -> Vec<(&'static str, u64)> {
+    REFUSALS
+        .lock()
+        .iter()
+        .map(|(reason, count)| (*reason, *count))
+        .collect()
+}
 
 /// Why a call was refused.
 #[derive(Debug, Clone)]
@@ -27,6 +40,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        *REFUSALS.lock().entry(reason.as_str()).or_default() += 1;
         let mut message: String = message.into();
         message.truncate(message.floor_char_boundary(TEXT_SIZE_MAX));
         let retry_after = match reason {

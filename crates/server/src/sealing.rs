@@ -20,16 +20,16 @@ use hmac::Mac as _;
 use ostraca_io::{Entropy, files};
 use ostraca_types::Timestamp;
 use ostraca_types::contract::IDEMPOTENCY_RETENTION;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
 use crate::secrets::{Error, KEY_SIZE, MODE_FILE, SecretKey, mac};
 
 /// How long answers are sealed under one secret: an hour, less what the clocks of two shards of a
-/// machine can differ by. A shard adopts the wall clock by at most that while it runs, and others a
-/// few seconds later.
-const GENERATION_LENGTH: Duration = Duration::from_secs(55 * 60);
+/// machine can differ by (a shard adopts the wall clock by at most that while it runs, and others a
+/// few seconds later), and a minute for destroying it.
+const GENERATION_LENGTH: Duration = Duration::from_secs(54 * 60);
 /// So a secret outlives the last answer under it by this, and another shard's clock may lag as much.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(5 * 60);
 /// The promise.
@@ -37,7 +37,7 @@ const RECOVERABLE_MAX: Duration = Duration::from_secs(26 * 3600);
 
 const _: () = assert!(
     GENERATION_LENGTH.as_secs() + IDEMPOTENCY_RETENTION.as_secs() + CLOCKS_DIFFER_MAX.as_secs()
-        <= RECOVERABLE_MAX.as_secs()
+        < RECOVERABLE_MAX.as_secs()
 );
 
 const MAC_SIZE: usize = 16;
@@ -48,6 +48,8 @@ pub(crate) struct Sealing {
     cluster_key: SecretKey,
     entropy: Arc<dyn Entropy>,
     known: RwLock<BTreeMap<u32, SecretKey>>,
+    /// Held while a secret is made: two threads that make one generation must not both succeed.
+    making: Mutex<()>,
 }
 
 /// The number of the secret under which an answer of that instant is sealed.
@@ -85,6 +87,7 @@ impl Sealing {
             cluster_key,
             entropy,
             known: RwLock::default(),
+            making: Mutex::new(()),
         }
     }
 
@@ -103,6 +106,10 @@ impl Sealing {
     /// disk once a generation, and then only if [`Self::tend`] has not been there before.
     pub(crate) fn current(&self, time: Timestamp) -> Result<(u32, SecretKey), Error> {
         let generation = generation_at(time);
+        if let Some(secret) = self.known.read().get(&generation) {
+            return Ok((generation, secret.clone()));
+        }
+        let _making = self.making.lock();
         if let Some(secret) = self.known.read().get(&generation) {
             return Ok((generation, secret.clone()));
         }
@@ -147,21 +154,28 @@ impl Sealing {
         Ok(SecretKey::new(*secret))
     }
 
-    /// Makes the secret of `time` and of the generation after it, and destroys those whose time is
-    /// over. Blocks on the disk. What it could not do, the next call does.
+    /// Destroys the secrets whose time is over, then makes those of `time` and of the generation after
+    /// it. Blocks on the disk. What it could not do, the next call does.
     pub(crate) fn tend(&self, time: Timestamp) -> Result<(), Error> {
-        self.current(time)?;
-        self.current(time.plus(GENERATION_LENGTH))?;
+        // Also those that another shard has removed.
+        self.known
+            .write()
+            .retain(|&generation, _| !is_over(generation, time));
         let unreadable = |err| Error::Unreadable(self.dir.clone(), err);
         let names = files::list(&self.dir).map_err(unreadable)?;
-        for generation in names.iter().filter_map(|name| generation_of(name)) {
-            if time >= destroyed_at(generation) {
-                self.known.write().remove(&generation);
-                destroy(&self.dir.join(file_name(generation)))?;
-            }
+        let generations = names.iter().filter_map(|name| generation_of(name));
+        for generation in generations.filter(|&generation| is_over(generation, time)) {
+            destroy(&self.dir.join(file_name(generation)))?;
         }
+        self.current(time)?;
+        self.current(time.plus(GENERATION_LENGTH))?;
         Ok(())
     }
+}
+
+/// Whether the secret of a generation is destroyed at an instant.
+pub(crate) fn is_over(generation: u32, time: Timestamp) -> bool {
+    time >= destroyed_at(generation)
 }
 
 /// Overwrites and removes a secret. On return the removal survives a power cut. (What a disk keeps
@@ -207,9 +221,41 @@ mod tests {
         other.get(generation).expect("there");
         one.tend(first.plus(RECOVERABLE_MAX)).expect("tended");
         assert!(matches!(one.get(generation), Err(Error::Missing(_))));
+        other.tend(first.plus(RECOVERABLE_MAX)).expect("tended");
+        assert!(
+            matches!(other.get(generation), Err(Error::Missing(_))),
+            "nor in its memory"
+        );
         let fresh = sealing(&path, 4);
         assert!(matches!(fresh.get(generation), Err(Error::Missing(_))));
         assert!(!path.join(file_name(generation)).exists());
+    }
+
+    #[test]
+    fn k16_threads_that_need_a_secret_at_once_seal_under_the_one_that_is_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("secret");
+        let sealing_of = |seed| Arc::new(sealing(&path, seed));
+        let shards = [sealing_of(2), sealing_of(3)];
+        for hour in 0..20 {
+            let time = START.plus(GENERATION_LENGTH * hour);
+            let threads: Vec<_> = (0..8)
+                .map(|thread| {
+                    let shard = Arc::clone(&shards[thread % 2]);
+                    std::thread::spawn(move || *shard.current(time).expect("made").1.expose())
+                })
+                .collect();
+            let kept = sealing(&path, 4);
+            let used: Vec<_> = threads
+                .into_iter()
+                .map(|one| one.join().expect("made"))
+                .collect();
+            let (_, kept) = kept.current(time).expect("there");
+            assert!(
+                used.iter().all(|secret| secret == kept.expose()),
+                "hour {hour}"
+            );
+        }
     }
 
     #[test]

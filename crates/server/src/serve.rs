@@ -12,7 +12,7 @@ use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
 use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
 use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
 use ostraca_proto::v1::paste_service_server::PasteServiceServer;
-use ostraca_types::{Epoch, ErrorKind, ShardId};
+use ostraca_types::{Epoch, ErrorKind, ShardId, Timestamp};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -24,7 +24,7 @@ use crate::delivery::{InboxServices, OutboxServices};
 use crate::host::{Host, Phase};
 use crate::secrets::Secrets;
 use crate::services::{Cluster, Services};
-use crate::{DataDir, SecretError};
+use crate::{DataDir, SecretError, sealing};
 
 /// Messages are at most 64 KiB: bodies do not travel here.
 const MESSAGE_SIZE_MAX: usize = 64 << 10;
@@ -301,6 +301,7 @@ fn open(
         epoch_min: meta_epoch(&dir)?,
         ..Default::default()
     };
+    let clock_wall = clock.wall();
     let (shard, thread, report) =
         Shard::open(disk, identity, clock, entropy, &options).map_err(ServeError::Open)?;
     if report.cut_bytes > 0 {
@@ -309,21 +310,45 @@ fn open(
             "an append that was never acknowledged was cut"
         );
     }
-    EpochMark(shard.epoch())
-        .replace(&dir)
-        .map_err(ServeError::Store)?;
-    // Every honoured answer can be opened, or this is not the secret directory it was sealed with.
-    for generation in shard.generations() {
-        host.sealing.get(generation).map_err(ServeError::Secrets)?;
+    if let Err(err) = check_opened(host, &dir, &shard, clock_wall) {
+        // The thread must not go on appending without the lock.
+        shard.close();
+        drop(thread.join());
+        return Err(err);
     }
-    host.sealing
-        .tend(shard.now())
-        .map_err(ServeError::Secrets)?;
     tracing::info!(
         event = "recovery_done", shard = %host.id, epoch = %shard.epoch(),
         records = report.records, sequence = %shard.applied()
     );
     Ok((shard, thread, lock))
+}
+
+/// What has to hold before anything is answered.
+fn check_opened(
+    host: &Host,
+    dir: &std::path::Path,
+    shard: &Shard,
+    wall: Timestamp,
+) -> Result<(), ServeError> {
+    EpochMark(shard.epoch())
+        .replace(dir)
+        .map_err(ServeError::Store)?;
+    // Every honoured answer can be opened, or this is not the secret directory it was sealed with;
+    // unless the wall clock says that the time of a secret is over. Then another shard may have
+    // destroyed it, whose clock was not held back: its answers are errors, and counted.
+    for generation in shard.generations() {
+        match host.sealing.get(generation) {
+            Err(SecretError::Missing(_)) if sealing::is_over(generation, wall) => {
+                tracing::warn!(event = "sealing_secret_over", shard = %host.id, generation);
+            }
+            other => drop(other.map_err(ServeError::Secrets)?),
+        }
+    }
+    if let Err(err) = host.sealing.tend(shard.now()) {
+        // Tried again; reads and ends need none.
+        tracing::error!(event = "sealing_not_tended", shard = %host.id, %err);
+    }
+    Ok(())
 }
 
 /// The highest epoch under which the shard is known to have served.

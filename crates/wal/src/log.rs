@@ -24,7 +24,7 @@ const EPOCH_RAISES_MAX: u32 = 64;
 
 /// What is kept free at the end of the last segment while no next one is prepared: for what must
 /// still be written when the disk is full.
-pub const RESERVE_SIZE: u64 = 128 << 10;
+pub const RESERVE_SIZE: u64 = 512 << 10;
 
 /// How much of the last segment a batch may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,6 +260,12 @@ impl<D: Disk> Log<D> {
             Room::Ordinary | Room::Reserve => 0,
         };
         self.current.offset + size + kept <= self.current.size
+    }
+
+    /// Bytes that are left in the last segment, the reserve included.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.current.size - self.current.offset
     }
 
     /// While held, an append that needs a segment which is not installed is refused with
