@@ -133,3 +133,20 @@ fn the_help_does_what_it_says() {
         assert_eq!(up.http().get(&format!("{path}/raw")).text(), body, "{url}");
     }
 }
+
+#[test]
+fn i07_the_page_names_what_the_inbox_does_not_make_safe() {
+    let page = include_str!("../docs/inbox.md");
+    let (_, unsafe_part) = page
+        .split_once("## What it does not make safe")
+        .expect("the section");
+    for needed in [
+        "email",
+        "own idempotency key",
+        "the outbox id",
+        "in-progress state",
+    ] {
+        assert!(unsafe_part.contains(needed), "{needed}");
+    }
+    assert!(README.contains("docs/inbox.md"));
+}

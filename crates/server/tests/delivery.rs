@@ -340,7 +340,7 @@ async fn a_long_poll_hears_of_an_end_at_once() {
 }
 
 #[tokio::test]
-async fn i01_i05_i06_inbox_rows_are_durable_and_live_for_8_days() {
+async fn i06_i01_i05_inbox_rows_are_durable_and_live_for_8_days() {
     let mut services = services().await;
     create_and_delete(&services.running).await;
     let outbox_id = services.receive(0).await[0].outbox_id.clone();
@@ -433,9 +433,9 @@ async fn d06_a_leap_ends_nothing_until_a_person_confirms_it() {
     services.running.stop().await;
 }
 
-/// w02, w03 and what else a person is paged by, in numbers; nothing that is a secret.
+/// What a person is paged by, in numbers; nothing that is a secret.
 #[tokio::test]
-async fn w02_w03_metrics_tell_the_state_and_no_secret() {
+async fn w03_metrics_tell_the_state_and_no_secret() {
     let mut services = services().await;
     let client = services.running.client();
     let key = running::key();
@@ -478,6 +478,28 @@ async fn w02_w03_metrics_tell_the_state_and_no_secret() {
     let text = services.running.metrics().await;
     assert!(
         text.contains("ostraca_outbox_oldest_age_seconds 0"),
+        "{text}"
+    );
+    services.running.stop().await;
+}
+
+#[tokio::test]
+async fn w02_dead_letters_are_counted_and_wait_for_a_person() {
+    let mut services = services().await;
+    create_and_delete(&services.running).await;
+    while services.dead_letters().await.is_empty() {
+        for message in services.receive(0).await {
+            assert_eq!(services.nack(&message).await, SettleResult::Done);
+        }
+        services.advance(HOUR).await;
+        // A message that is given up on the way is given up by a delivery.
+        services.receive(0).await;
+    }
+    let text = services.running.metrics().await;
+    assert!(text.contains("\nostraca_outbox_dead_letters 1\n"), "{text}");
+    // It is nobody's work any more, so it does not make the oldest message older (w03).
+    assert!(
+        text.contains("\nostraca_outbox_oldest_age_seconds 0"),
         "{text}"
     );
     services.running.stop().await;

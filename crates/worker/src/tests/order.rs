@@ -72,7 +72,7 @@ async fn i02_a_finished_message_is_acked_without_effects() {
 
 /// INB-07: what is gone already is what was wanted.
 #[tokio::test]
-async fn i02_a_missing_object_is_success_and_w04_counts_it_on_the_first_attempt() {
+async fn w04_i02_a_missing_object_is_success_and_counted_on_the_first_attempt() {
     for (attempts, counted) in [(1, 1), (2, 0)] {
         let world = World::new(1);
         let id = world.end(Slot(7), 0);
