@@ -9,39 +9,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use ostraca_engine::{Create, Identity, Options, SEALED_ANSWER_SIZE, SealedAnswer, Shard};
-use ostraca_io::{
-    Disk as _, DiskFile as _, Entropy as _, FileName, RealDisk, SystemClock, SystemEntropy,
-};
-use ostraca_types::{
-    BodyDigest, KeyDigest, OutboxId, PasteId, RequestHash, ShardId, StoreId, Timestamp, TokenHash,
-};
+use ostraca_benches::create;
+use ostraca_engine::{Identity, Options, Shard};
+use ostraca_io::{Disk as _, DiskFile as _, FileName, RealDisk, SystemClock, SystemEntropy};
+use ostraca_types::{ShardId, StoreId};
 
-fn create(now: Timestamp) -> Box<Create> {
-    let random = |bytes: &mut [u8]| SystemEntropy.fill(bytes);
-    let mut digest = KeyDigest([0; 16]);
-    random(&mut digest.0);
-    let slot = digest.slot();
-    Box::new(Create {
-        begun_at: now,
-        created_at: now,
-        expires_at: now.plus(Duration::from_secs(3600)),
-        key_expires_at: now.plus(Duration::from_secs(90_000)),
-        key_digest: digest,
-        request_hash: RequestHash([1; 32]),
-        paste_id: PasteId::mint(slot, random),
-        token_hash: TokenHash([2; 32]),
-        outbox_id: OutboxId::mint(slot, random),
-        body_size: 1000,
-        body_digest: BodyDigest([3; 32]),
-        syntax: None,
-        title: None,
-        answer: SealedAnswer {
-            generation: 1,
-            bytes: [4; SEALED_ANSWER_SIZE],
-        },
-    })
-}
+const LIFETIME: Duration = Duration::from_secs(3600);
 
 fn one_client(c: &mut Criterion) {
     let mut group = c.benchmark_group("one client");
@@ -82,7 +55,9 @@ fn one_client(c: &mut Criterion) {
         b.iter(|| {
             let (sender, receiver) = mpsc::sync_channel(1);
             let reply = Box::new(move |answer| drop(sender.send(answer)));
-            shard.create(create(shard.now()), reply).expect("queued");
+            shard
+                .create(create(shard.now(), LIFETIME), reply)
+                .expect("queued");
             receiver.recv().expect("an answer").expect("committed")
         });
     });

@@ -16,13 +16,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use ostraca_engine::{
-    Create, Identity, Options, Outcome, Reply, SEALED_ANSWER_SIZE, SealedAnswer, Shard,
-};
-use ostraca_io::{Entropy as _, ManualClock, RealDisk, SystemEntropy};
-use ostraca_types::{
-    BodyDigest, KeyDigest, OutboxId, PasteId, RequestHash, ShardId, StoreId, Timestamp, TokenHash,
-};
+use ostraca_benches::create;
+use ostraca_engine::{Identity, Options, Outcome, Reply, Shard};
+use ostraca_io::{ManualClock, RealDisk, SystemEntropy};
+use ostraca_types::{ShardId, StoreId, Timestamp};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,32 +42,6 @@ struct Arguments {
 
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(30 * 86_400);
-
-fn create(now: Timestamp, lifetime: Duration) -> Box<Create> {
-    let random = |bytes: &mut [u8]| SystemEntropy.fill(bytes);
-    let mut digest = KeyDigest([0; 16]);
-    random(&mut digest.0);
-    let slot = digest.slot();
-    Box::new(Create {
-        begun_at: now,
-        created_at: now,
-        expires_at: now.plus(lifetime),
-        key_expires_at: now.plus(Duration::from_secs(90_000)),
-        key_digest: digest,
-        request_hash: RequestHash([1; 32]),
-        paste_id: PasteId::mint(slot, random),
-        token_hash: TokenHash([2; 32]),
-        outbox_id: OutboxId::mint(slot, random),
-        body_size: 1000,
-        body_digest: BodyDigest([3; 32]),
-        syntax: None,
-        title: None,
-        answer: SealedAnswer {
-            generation: 1,
-            bytes: [4; SEALED_ANSWER_SIZE],
-        },
-    })
-}
 
 /// Creates with `in_flight` at a time while `more` says so; their latencies, and how long it took.
 fn load(

@@ -162,6 +162,61 @@ fn o05_a_replay_starts_count_and_clock_anew_and_keeps_the_id() {
 }
 
 #[test]
+fn o02_a_replay_makes_the_handles_before_it_void() {
+    let mut outbox = outbox(1);
+    let (mut now, mut last) = (NOW, None);
+    while outbox.counts().dead == 0 {
+        last = deliver(&mut outbox, 1, now).pop().or(last);
+        now = now.plus(HOUR);
+    }
+    let last = last.expect("an attempt");
+    assert_eq!(
+        nack(&mut outbox, &last, now),
+        Settled::Stale,
+        "it is given up already"
+    );
+    assert_eq!(
+        outbox.counts().oldest,
+        None,
+        "a dead letter is nobody's work"
+    );
+    let purge = ConsumerName::purge();
+    assert_eq!(outbox.replay(&purge, last.row.outbox_id, now), Some(true));
+    assert_eq!(nack(&mut outbox, &last, now), Settled::Stale);
+    assert_eq!(ack(&mut outbox, &last), Settled::Stale);
+    assert_eq!(deliver(&mut outbox, 1, now).len(), 1, "the replay stands");
+}
+
+#[test]
+fn o02_what_was_never_delivered_cannot_be_acked() {
+    let mut outbox = outbox(1);
+    let never = AttemptId {
+        outbox_id: row(0).outbox_id,
+        epoch: Epoch(0),
+        attempt: 0,
+    };
+    let purge = ConsumerName::purge();
+    assert_eq!(outbox.ack(&purge, never), Some(Settled::Stale));
+    assert_eq!(deliver(&mut outbox, 1, NOW).len(), 1);
+}
+
+/// Twelve failures within an hour, then nobody works for a night.
+#[test]
+fn o04_time_in_which_nobody_tried_gives_nothing_up() {
+    let mut outbox = outbox(1);
+    let mut now = NOW;
+    for _ in 0..ATTEMPTS_MIN {
+        let delivery = deliver(&mut outbox, 1, now)[0];
+        nack(&mut outbox, &delivery, now);
+        let due = outbox.next_due(&ConsumerName::purge());
+        now = due.expect("it comes again").max(now);
+    }
+    assert!(now.since(NOW) < ATTEMPTS_TIME_MIN);
+    let delivered = deliver(&mut outbox, 1, now.plus(HOUR * 8));
+    assert_eq!(delivered.len(), 1, "it is tried");
+}
+
+#[test]
 fn o05_a_message_over_its_age_is_gone_and_counted() {
     let mut outbox = outbox(2);
     let first = deliver(&mut outbox, 1, NOW)[0];
