@@ -18,7 +18,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 
 fn one_client(c: &mut Criterion) {
     let mut group = c.benchmark_group("one client");
-    let dir = tempfile::tempdir_in("target").expect("a directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
 
     let disk = RealDisk::open(dir.path()).expect("the directory");
     let name = FileName::new("raw").expect("a name");

@@ -643,10 +643,11 @@ fn d04_ends_leave_room_for_deliveries_acks_and_inbox_records() {
     }
     clock.advance(Duration::from_secs(61));
     core.tend().expect("the clock goes on");
-    while core.has_due_ends() {
+    for _ in 0..1000 {
         core.commit(&mut VecDeque::new())
             .expect("a full disk stops nothing");
     }
+    assert!(!core.has_due_ends(), "the thread would go round and round");
     let counts = core.inner().index.counts();
     assert!(counts.pastes > 0 && counts.outbox.ready > 0, "{counts:?}");
     answers.lock().clear();
