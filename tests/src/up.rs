@@ -288,29 +288,15 @@ impl Up {
         )
     }
 
-    /// What the shards say about themselves, by `ostraca status --json`.
-    fn shards(&self) -> Vec<Value> {
-        let status = self.status();
-        assert_eq!(
-            status.code(),
-            Some(0),
-            "{}\n{}",
-            status.text(),
-            status.stderr
-        );
-        let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
-        let processes = status["processes"].as_array().expect("a list");
-        processes
-            .iter()
-            .filter_map(|process| process.get("shard"))
-            .cloned()
-            .collect()
-    }
-
     /// The sum of one number that every shard says about itself in `ostraca status --json`, whatever
     /// frontend and worker do; `None` while a shard does not answer.
     #[must_use]
     pub fn sum(&self, field: &str) -> Option<u64> {
+        Some(self.numbers(field)?.into_iter().sum())
+    }
+
+    /// One number that every shard says about itself; `None` while a shard does not answer.
+    fn numbers(&self, field: &str) -> Option<Vec<u64>> {
         let status = self.status();
         let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
         let processes = status["processes"].as_array().expect("a list");
@@ -323,19 +309,13 @@ impl Up {
                 let value = shard[field].as_u64();
                 Some(value.unwrap_or_else(|| panic!("no {field} in {shard}")))
             })
-            .sum()
+            .collect()
     }
 
     /// What the shards hold together.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let shards = self.shards();
-        let sum = |field: &str| {
-            shards
-                .iter()
-                .filter_map(|shard| shard[field].as_u64())
-                .sum()
-        };
+        let sum = |field| poll("every shard answers", || self.sum(field));
         Counts {
             pastes: sum("pastes"),
             keys: sum("idempotency_rows"),
@@ -346,10 +326,9 @@ impl Up {
     /// as a durable record allows, and catches up with a clock that was moved at the next one.
     pub fn wait_shard_time(&self, now_ms: u64) {
         poll("the shards' clocks have moved", || {
-            self.shards()
-                .iter()
-                .all(|shard| shard["now_ms"].as_u64() >= Some(now_ms))
-                .then_some(())
+            // One that was killed a moment ago is started again.
+            let clocks = self.numbers("now_ms")?;
+            clocks.iter().all(|clock| *clock >= now_ms).then_some(())
         });
     }
 
