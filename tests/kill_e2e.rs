@@ -246,7 +246,7 @@ fn a_second_interrupt_kills_at_once() {
     let mut up = Options::new(BINARY).start();
     let created = save(&up.http(), &key(), "text");
     let (stuck, _) = up.process("shard-0").expect("it runs");
-    signal("STOP", stuck);
+    ostraca_tests::stop(stuck);
     signal("INT", up.pid());
     poll("the frontend is stopped, and shard-1", || {
         (up.children().len() == 1).then_some(())

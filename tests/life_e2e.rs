@@ -209,7 +209,7 @@ fn o06_a_worker_that_is_down_holds_nobody_up() {
     let mut store = Store::start();
     store.wait_ready();
     let (worker, _) = store.up.process("worker").expect("it runs");
-    signal("STOP", worker);
+    ostraca_tests::stop(worker);
     let started = Instant::now();
     let pastes: Vec<Created> = (0..PASTES)
         .map(|_| save(&store.http, &key(), "text"))

@@ -240,7 +240,7 @@ fn k12_keys_live_on_their_slots_shard_only() {
     assert_eq!(shard_counts(&up, 1), untouched);
 
     let (stopped, _) = up.process("shard-1").expect("it runs");
-    ostraca_tests::signal("STOP", stopped);
+    ostraca_tests::stop(stopped);
     let (key, created) = first.expect("saved");
     let again = http.send(&create(&key, "text"));
     exercise();
@@ -249,7 +249,7 @@ fn k12_keys_live_on_their_slots_shard_only() {
     assert_eq!(Created::from(&again), created);
     // And the other way round: nobody else can answer for it.
     let (stopped, _) = up.process("shard-0").expect("it runs");
-    ostraca_tests::signal("STOP", stopped);
+    ostraca_tests::stop(stopped);
     let nobody = http.send(&create(&key, "text"));
     ostraca_tests::signal("CONT", stopped);
     assert!(matches!(nobody.status, 503 | 504), "{}", nobody.text());

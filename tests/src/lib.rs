@@ -29,7 +29,7 @@ use ostraca_io::{Entropy as _, SystemEntropy};
 use ostraca_types::IdempotencyKey;
 
 pub use spawner::Ended;
-pub use up::{Counts, Options, Up, command, run, run_while, signal};
+pub use up::{Counts, Options, Up, command, run, run_while, signal, stop};
 
 /// How long anything may take that should take milliseconds. Two busy cores are slow at times.
 pub const DEADLINE: Duration = Duration::from_secs(30);

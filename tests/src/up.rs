@@ -471,3 +471,17 @@ fn launch(options: &Options, dir: &Path) -> Result<(Child, String), String> {
         }
     }
 }
+
+/// Stops a process (SIGSTOP), and waits until every thread of it has: until then one may still answer.
+pub fn stop(pid: u32) {
+    signal("STOP", pid);
+    poll("every thread has stopped", || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let mut states = threads.filter_map(Result::ok).map(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
+            let (_, after_name) = stat.rsplit_once(')')?;
+            after_name.trim_start().chars().next()
+        });
+        states.all(|state| state == Some('T')).then_some(())
+    });
+}
