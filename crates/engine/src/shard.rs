@@ -73,8 +73,6 @@ pub struct Status {
     pub batches: BatchSizes,
     /// Commands by their outcome since then.
     pub outcomes: OutcomeCounts,
-    /// Commands refused because the queue was full, since then.
-    pub refused_busy: u64,
     /// Commands that wait.
     pub queued: usize,
     /// What keeps the shard from some of its work.
@@ -131,7 +129,6 @@ pub(crate) struct Inner {
     pub(crate) syncs: AtomicU64,
     pub(crate) batches: Batches,
     pub(crate) outcomes: Outcomes,
-    refused_busy: AtomicU64,
     /// The wall clock is further ahead than is believed.
     pub(crate) leapt: AtomicBool,
     /// A person says that it is right.
@@ -161,7 +158,6 @@ impl Inner {
             syncs: AtomicU64::new(0),
             batches: Batches::default(),
             outcomes: Outcomes::default(),
-            refused_busy: AtomicU64::new(0),
             leapt: AtomicBool::new(false),
             leap_confirmed: AtomicBool::new(false),
             full: AtomicBool::new(false),
@@ -285,15 +281,11 @@ impl Shard {
     }
 
     fn propose(&self, command: Command, reply: Reply, size: usize) -> Result<(), Error> {
-        let queued = self.0.queue.push(Work {
+        self.0.queue.push(Work {
             command,
             reply,
             size,
-        });
-        if matches!(queued, Err(Error::Busy { .. })) {
-            self.0.refused_busy.fetch_add(1, Ordering::Relaxed);
-        }
-        queued
+        })
     }
 
     /// Whether a message is recorded as done by a consumer. Does not block on the disk.
@@ -377,7 +369,6 @@ impl Shard {
             syncs: self.0.syncs.load(Ordering::Relaxed),
             batches: self.0.batches.snapshot(),
             outcomes: self.0.outcomes.snapshot(),
-            refused_busy: self.0.refused_busy.load(Ordering::Relaxed),
             queued: self.0.queue.len(),
             trouble: self.0.trouble(),
             stopped_by: self.0.stopped_by.lock().clone(),
