@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ostraca_benches::create;
-use ostraca_engine::{Identity, Options, Shard};
-use ostraca_io::{Disk as _, DiskFile as _, FileName, RealDisk, SystemClock, SystemEntropy};
+use ostraca_engine::{EPOCH_PAGE, Identity, Options, Shard, new_epoch_page};
+use ostraca_io::{
+    Disk as _, DiskFile as _, FileName, Page, RealDisk, RealPage, SystemClock, SystemEntropy,
+};
 use ostraca_types::{ShardId, StoreId};
 
 const LIFETIME: Duration = Duration::from_secs(3600);
@@ -43,8 +45,12 @@ fn one_client(c: &mut Criterion) {
         store: StoreId([1; 16]),
         shard: ShardId(0),
     };
+    let page = dir.path().join(EPOCH_PAGE);
+    ostraca_io::files::create_durable(&page, &new_epoch_page(&identity), 0o600).expect("made");
+    let page: Arc<dyn Page> = Arc::new(RealPage::open(&page).expect("just made"));
     let (shard, thread, _) = Shard::open(
         RealDisk::open(&log).expect("the directory"),
+        &page,
         identity,
         Arc::new(SystemClock::new().expect("a clock")),
         &SystemEntropy,

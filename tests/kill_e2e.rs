@@ -336,6 +336,7 @@ fn d02_l02_a_damaged_shard_stays_down_and_the_others_serve() {
     let mut segments: Vec<_> = fs::read_dir(&log)
         .expect("a log")
         .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.to_string_lossy().contains("/seg-"))
         .collect();
     segments.sort();
     let mut bytes = fs::read(&segments[0]).expect("a segment");

@@ -191,6 +191,7 @@ fn segments(up: &Up, shard: u16) -> Vec<PathBuf> {
     let mut segments: Vec<_> = fs::read_dir(log)
         .expect("a log")
         .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.to_string_lossy().contains("/seg-"))
         .collect();
     segments.sort();
     segments

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use ostraca_benches::create;
-use ostraca_engine::{Identity, Options, Outcome, Reply, Shard};
-use ostraca_io::{ManualClock, RealDisk, SystemEntropy};
+use ostraca_engine::{EPOCH_PAGE, Identity, Options, Outcome, Reply, Shard, new_epoch_page};
+use ostraca_io::{ManualClock, Page, RealDisk, RealPage, SystemEntropy, files};
 use ostraca_types::{ShardId, StoreId, Timestamp};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -99,12 +99,17 @@ fn main() -> Result<(), Failure> {
     let arguments = Arguments::parse();
     let dir = tempfile::tempdir_in(&arguments.dir)?;
     let clock = ManualClock::new(Timestamp(1_790_000_000_000));
+    let identity = Identity {
+        store: StoreId([1; 16]),
+        shard: ShardId(0),
+    };
+    let page = dir.path().join(EPOCH_PAGE);
+    files::create_durable(&page, &new_epoch_page(&identity), 0o600)?;
+    let page: Arc<dyn Page> = Arc::new(RealPage::open(&page)?);
     let (shard, thread, _) = Shard::open(
         RealDisk::open(dir.path())?,
-        Identity {
-            store: StoreId([1; 16]),
-            shard: ShardId(0),
-        },
+        &page,
+        identity,
         Arc::new(clock.clone()),
         &SystemEntropy,
         &Options::default(),

@@ -94,6 +94,8 @@ fn serve(dir: &Path, threads: usize) -> Result<(), Failure> {
         .build()?;
     runtime.block_on(async {
         let options = ShardOptions {
+            storage: ostraca_io::RealStorage,
+            take_over: false,
             data: DataDir::init(dir, Some(1), &SystemEntropy)?,
             shard: ShardId(0),
             listener: std::net::TcpListener::bind("127.0.0.1:0")?,

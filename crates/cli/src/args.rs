@@ -196,6 +196,10 @@ pub(crate) struct ShardArgs {
     /// Which shard, from 0 up.
     #[arg(long, value_name = "N")]
     pub(crate) shard: u16,
+    /// Lead the shard although another process holds its directory. That one's appends and reads
+    /// are refused from then on, also if it is stopped now and wakes later.
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// Where gRPC listens; port 0 is a free one.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub(crate) grpc: SocketAddr,

@@ -1,5 +1,5 @@
-//! The scripted clock of a build with the feature `faults`, and its stop points, in `stops`
-//! (docs/faults.md). Never in a build that holds data.
+//! The scripted clock of a build with the feature `faults`, its stop points, in `stops`, and its
+//! disk, in `storage` (docs/faults.md). Never in a build that holds data.
 //!
 //! The environment variable `OSTRACA_FAULTS` names a directory. A file `clock` in it says what the
 //! clocks show; it is read at every call, and replaced by rename. Without the file the clocks are
@@ -15,6 +15,7 @@
 //! `wall_ms` and `boot_ms` part a clock from `advance_ms`, and from each other.
 
 mod stops;
+mod storage;
 
 use std::io;
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use ostraca_io::{BootId, BootTime, Clock, SystemClock, files};
 use ostraca_types::Timestamp;
 
 pub(crate) use stops::stopping;
+pub(crate) use storage::ScriptedStorage;
 
 const VARIABLE: &str = "OSTRACA_FAULTS";
 

@@ -1,4 +1,4 @@
-//! The machine that the processes run on: its clocks and its random source.
+//! The machine that the processes run on: its clocks, its disks and its random source.
 
 use std::sync::Arc;
 
@@ -15,6 +15,17 @@ pub(crate) fn clock() -> Result<Arc<dyn Clock>, Failure> {
         return Ok(Arc::new(scripted));
     }
     Ok(Arc::new(system))
+}
+
+/// The file system of this machine. A build with the feature `faults` stops at its points.
+#[cfg(not(feature = "faults"))]
+pub(crate) fn storage() -> ostraca_io::RealStorage {
+    ostraca_io::RealStorage
+}
+
+#[cfg(feature = "faults")]
+pub(crate) fn storage() -> crate::faults::ScriptedStorage {
+    crate::faults::ScriptedStorage::from_env()
 }
 
 /// The kernel's random source.

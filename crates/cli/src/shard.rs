@@ -36,6 +36,8 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), Failure> {
         .map_err(|err| Failure::doing(Exit::Failed, "cannot listen", &err))?;
     let dir = data.shard_dir(shard);
     let options = ShardOptions {
+        storage: machine::storage(),
+        take_over: args.take_over,
         data,
         shard,
         listener,
@@ -110,13 +112,11 @@ fn check_filesystem(data: &DataDir, shard: ShardId) -> Result<(), Failure> {
 
 fn failure(err: &ServeError, dir: &Path) -> Failure {
     let exit = match err.kind() {
-        ErrorKind::Exists => Exit::Conflict,
+        ErrorKind::Exists | ErrorKind::NotLeader => Exit::Conflict,
         ErrorKind::Damaged | ErrorKind::Sealed => Exit::Damaged,
         // In flight when a sync failed: the next start recovers from the disk.
         ErrorKind::Unknown => Exit::SyncFailed,
-        ErrorKind::Busy | ErrorKind::Full | ErrorKind::Unavailable | ErrorKind::NotLeader => {
-            Exit::Unavailable
-        }
+        ErrorKind::Busy | ErrorKind::Full | ErrorKind::Unavailable => Exit::Unavailable,
         ErrorKind::Rejected | ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::TooLate => {
             Exit::Failed
         }

@@ -10,9 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ostraca_index::EndCause;
-use ostraca_io::{Clock, Disk, Entropy};
-use ostraca_types::{Epoch, ErrorKind, Sequence, Timestamp};
-use ostraca_wal::{Batch, Identity, Log, Owner, Prepared, RESERVE_SIZE, Recovery, Room};
+use ostraca_io::{Clock, Disk, Entropy, Page};
+use ostraca_types::{ErrorKind, Sequence, Timestamp};
+use ostraca_wal::{
+    Batch, Claim, CleanUp, Identity, Log, Owner, Prepared, RESERVE_SIZE, Recovered, Room, Start,
+};
 
 use crate::apply::{Outcome, apply};
 use crate::command::{Command, DecodeError, End};
@@ -40,15 +42,39 @@ const FREE_FOR_WORK: u64 = RESERVE_SIZE / 8;
 /// if only for a moment.
 const PREPARE_AGAIN_MIN: Duration = Duration::from_secs(1);
 const PREPARE_AGAIN_MAX: Duration = Duration::from_secs(30);
+/// The same for what is tidied after a take-over.
+const CLEAN_UP_AGAIN: Duration = Duration::from_secs(30);
+/// Epochs that were granted twice, after damage to the epoch page, before opening gives up.
+const EPOCHS_TAKEN_MAX: u32 = 8;
 
 /// What opening found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) records: u64,
     pub(crate) cut_bytes: u64,
+    pub(crate) page_repaired: bool,
 }
 
-/// One shard's log and rows, and the thread that prepares segments.
+impl Replay {
+    fn cut_bytes(&self) -> u64 {
+        let cut = &self.recovered.report().cut;
+        cut.as_ref().map_or(0, |cut| cut.bytes_not_zero)
+    }
+}
+
+/// What is left, and why.
+type Cleaned<D> = Option<(CleanUp<D>, ostraca_wal::Error)>;
+
+/// A log that was read under a claim, with the rows that it makes.
+struct Replay {
+    claim: Claim,
+    recovered: Recovered,
+    index: ostraca_index::Index,
+    clock: Replayed,
+    records: u64,
+}
+
+/// One shard's log and rows, and the threads that prepare segments and tidy.
 pub(crate) struct Core<D: Disk> {
     log: Log<D>,
     inner: Arc<Inner>,
@@ -56,6 +82,9 @@ pub(crate) struct Core<D: Disk> {
     payload: Vec<u8>,
     taken: Vec<Work>,
     preparing: Option<JoinHandle<Result<Prepared<D>, ostraca_wal::Error>>>,
+    cleaning: Option<JoinHandle<Cleaned<D>>>,
+    /// What is left to tidy, and when it is tried, on the boot-time clock.
+    clean_up: Option<(CleanUp<D>, Duration)>,
     /// When a segment that could not be prepared is tried again, on the boot-time clock, and how
     /// long the wait was.
     prepare_again: Option<(Duration, Duration)>,
@@ -64,23 +93,49 @@ pub(crate) struct Core<D: Disk> {
 }
 
 impl<D: Disk> Core<D> {
-    /// Recovers the log, replays it, takes it over, and makes the clock's start durable. Reads
-    /// nothing but the log; afterwards everything that was replayed is durable under this epoch.
+    /// Raises the epoch, recovers the log, replays it, takes it over, and makes the clock's start
+    /// durable. Reads nothing but page and log; afterwards everything that was replayed is durable
+    /// under this epoch, and no other process's work passes the fence.
     pub(crate) fn open(
         disk: D,
+        page: &Arc<dyn Page>,
         identity: Identity,
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
         options: &Options,
     ) -> Result<(Self, Opened), OpenError> {
+        let mut owner = [0; 16];
+        entropy.fill(&mut owner);
+        let owner = Owner(owner);
+        let mut taken = 0;
+        loop {
+            let replay = Self::read(&disk, page, identity)?;
+            let opened = Opened {
+                records: replay.records,
+                cut_bytes: replay.cut_bytes(),
+                page_repaired: replay.claim.repaired(),
+            };
+            match Self::lead(disk.clone(), replay, Arc::clone(&clock), owner, options) {
+                // Its files may be those of a leader that commits meanwhile: all is read again.
+                Err(OpenError::Log(ostraca_wal::Error::EpochTaken { .. }))
+                    if taken < EPOCHS_TAKEN_MAX =>
+                {
+                    taken += 1;
+                }
+                led => return led.map(|core| (core, opened)),
+            }
+        }
+    }
+
+    /// Raises the epoch, and replays the log.
+    fn read(disk: &D, page: &Arc<dyn Page>, identity: Identity) -> Result<Replay, OpenError> {
+        let claim = Claim::raise(Arc::clone(page), identity, disk)?;
         let index = ostraca_index::Index::new();
-        let mut replayed = Replayed::default();
+        let mut clock = Replayed::default();
         let mut records = 0;
-        let mut last_epoch = Epoch(0);
-        let recovery = Recovery::read(&disk, identity)?;
-        let recovered = recovery.replay(&disk, |record| {
+        let recovery = claim.recover(disk, Start::Beginning)?;
+        let replayed = recovery.replay(disk, |record| {
             records += 1;
-            last_epoch = record.epoch;
             let command = Command::decode(record.kind, record.version, record.slot, record.payload)
                 .map_err(|err| match err {
                     DecodeError::Newer { kind, version } => OpenError::NewerCommand {
@@ -97,30 +152,42 @@ impl<D: Disk> Core<D> {
                 Some(Command::Time(time)) => Some(*time),
                 _ => None,
             };
-            replayed.see(record.time, moved);
+            clock.see(record.time, moved);
             if let Some(command) = command {
                 apply(&index, &command, record.epoch, record.time);
             }
             Ok::<(), OpenError>(())
-        })?;
-        if last_epoch < options.epoch_min {
-            return Err(OpenError::EpochMissing {
-                found: last_epoch,
-                served: options.epoch_min,
-            });
-        }
-        let cut_bytes = recovered
-            .report()
-            .cut
-            .as_ref()
-            .map_or(0, |cut| cut.bytes_not_zero);
-        let mut owner = [0; 16];
-        entropy.fill(&mut owner);
-        let step = starting_step(&*clock, &replayed);
-        let owner = Owner(owner);
-        let log = Log::take_over(disk, identity, owner, options.log, recovered, step.time)?;
+        });
+        let recovered = claim.or_fenced(replayed)?;
+        Ok(Replay {
+            claim,
+            recovered,
+            index,
+            clock,
+            records,
+        })
+    }
+
+    /// Takes over the log that was read.
+    fn lead(
+        disk: D,
+        replay: Replay,
+        clock: Arc<dyn Clock>,
+        owner: Owner,
+        options: &Options,
+    ) -> Result<Self, OpenError> {
+        let step = starting_step(&*clock, &replay.clock);
+        let Replay {
+            claim,
+            recovered,
+            index,
+            ..
+        } = replay;
+        let mut log = Log::take_over(disk, claim, owner, options.log, recovered, step.time)?;
         let notify = options.on_deliverable.clone();
-        let inner = Inner::new(index, ShardClock::new(clock, step), log.epoch(), notify);
+        let claim = log.claim().clone();
+        let inner = Inner::new(index, ShardClock::new(clock, step), claim, notify);
+        let clean_up = log.take_clean_up().map(|work| (work, Duration::ZERO));
         let mut core = Self {
             log,
             inner: Arc::new(inner),
@@ -128,6 +195,8 @@ impl<D: Disk> Core<D> {
             payload: Vec::new(),
             taken: Vec::new(),
             preparing: None,
+            cleaning: None,
+            clean_up,
             prepare_again: None,
             ends_held_until: Duration::ZERO,
         };
@@ -136,9 +205,7 @@ impl<D: Disk> Core<D> {
         if !core.move_clock(step)? {
             return Err(OpenError::Log(ostraca_wal::Error::Full));
         }
-        // What cannot be removed now is found again when the log is opened next.
-        drop(core.log.clean_up());
-        Ok((core, Opened { records, cut_bytes }))
+        Ok(core)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -188,6 +255,10 @@ impl<D: Disk> Core<D> {
                 Ok(())
             }
             Err(err) => {
+                if matches!(err, ostraca_wal::Error::Fenced { .. }) {
+                    let fenced = self.taken.len() as u64;
+                    self.inner.fenced.fetch_add(fenced, Ordering::Relaxed);
+                }
                 let taken = self.taken.drain(..);
                 taken.for_each(|work| (work.reply)(Err(Error::Unknown)));
                 Err(err)
@@ -277,6 +348,7 @@ impl<D: Disk> Core<D> {
     /// is taken" is a promise about an earlier record, and a crash must not undo it.
     fn apply_taken(&mut self, first: Sequence, time: Timestamp) {
         let inner = &self.inner;
+        let epoch = inner.claim.epoch();
         let mut sequence = first;
         let mut deliverable = false;
         inner
@@ -284,7 +356,7 @@ impl<D: Disk> Core<D> {
             .fetch_add(self.taken.len() as u64, Ordering::Relaxed);
         inner.batches.record(self.taken.len());
         for work in self.taken.drain(..) {
-            let outcome = apply(&inner.index, &work.command, inner.epoch, time);
+            let outcome = apply(&inner.index, &work.command, epoch, time);
             inner.applied.store(sequence.0, Ordering::Release);
             inner.outcomes.count(&work.command, &outcome);
             deliverable |= matches!(
@@ -293,7 +365,7 @@ impl<D: Disk> Core<D> {
             );
             (work.reply)(Ok(Answer {
                 outcome,
-                epoch: inner.epoch,
+                epoch,
                 sequence,
             }));
             sequence = sequence.next();
@@ -309,10 +381,12 @@ impl<D: Disk> Core<D> {
         refused.for_each(|work| (work.reply)(Err(Error::Full)));
     }
 
-    /// What is due besides commands: the clock's next record, ends of pastes, the next segment.
-    /// Called often.
+    /// What is due besides commands: the clock's next record, ends of pastes, the next segment. An
+    /// idle leader that was replaced hears of it here. Called often.
     pub(crate) fn tend(&mut self) -> Result<(), ostraca_wal::Error> {
+        self.inner.claim.check()?;
         self.tend_segments();
+        self.tend_clean_up();
         self.move_clock_if_due()?;
         Ok(())
     }
@@ -349,6 +423,31 @@ impl<D: Disk> Core<D> {
                 .name("segment".to_owned())
                 .spawn(move || preparation.run())
                 .ok();
+        }
+    }
+
+    fn tend_clean_up(&mut self) {
+        if self.cleaning.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(cleaning) = self.cleaning.take()
+        {
+            match cleaning.join() {
+                Ok(None) => {}
+                Ok(Some((rest, err))) => {
+                    tracing::debug!(event = "clean_up_later", %err, cause = ?source(&err));
+                    self.clean_up = Some((rest, self.inner.clock.elapsed() + CLEAN_UP_AGAIN));
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        let now = self.inner.clock.elapsed();
+        if let Some((mut work, _)) = self.clean_up.take_if(|(_, at)| now >= *at) {
+            let clean_up = move || match work.run() {
+                Ok(_) => None,
+                Err(err) => Some((work, err)),
+            };
+            // Without a thread it is found again when the log is opened next.
+            let thread = std::thread::Builder::new().name("clean-up".to_owned());
+            self.cleaning = thread.spawn(clean_up).ok();
         }
     }
 
@@ -405,7 +504,7 @@ impl<D: Disk> Core<D> {
                 self.log.sync()?;
                 let inner = &self.inner;
                 inner.syncs.fetch_add(1, Ordering::Relaxed);
-                apply(&inner.index, &command, inner.epoch, step.time);
+                apply(&inner.index, &command, inner.claim.epoch(), step.time);
                 inner.clock.take(step.time, step.record);
                 inner.applied.store(sequence.0, Ordering::Release);
                 inner.leapt.store(step.leapt, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ostraca_types::{Epoch, ErrorKind, Sequence};
+use ostraca_types::{ErrorKind, Sequence};
 
 /// Why a command was not answered with an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Error {
     Full,
     /// The shard is stopping or has stopped. Nothing was appended.
     Closed,
+    /// Another process leads the shard. Nothing was appended; it is to be asked.
+    Fenced,
     /// The log failed while the command was in flight: it may be durable, or not. Ask again with
     /// the same key.
     Unknown,
@@ -30,6 +32,7 @@ impl Error {
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Full => ErrorKind::Full,
             Self::Closed => ErrorKind::Unavailable,
+            Self::Fenced => ErrorKind::NotLeader,
             Self::Unknown => ErrorKind::Unknown,
         }
     }
@@ -41,6 +44,7 @@ impl fmt::Display for Error {
             Self::Busy { .. } => "the shard has more work than it can queue",
             Self::Full => "the disk has no room for the next log segment",
             Self::Closed => "the shard is stopping",
+            Self::Fenced => "another process leads this shard now",
             Self::Unknown => {
                 "the shard stopped while this was in flight; ask again with the same key"
             }
@@ -71,13 +75,6 @@ pub enum OpenError {
         /// Which record.
         sequence: Sequence,
     },
-    /// The log ends under an earlier epoch than the shard has served under: segments are missing.
-    EpochMissing {
-        /// The last epoch of the log.
-        found: Epoch,
-        /// Under which the shard has served.
-        served: Epoch,
-    },
     /// The shard's thread could not be started.
     Thread(std::io::Error),
 }
@@ -88,7 +85,7 @@ impl OpenError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Log(err) => err.kind(),
-            Self::Malformed { .. } | Self::EpochMissing { .. } => ErrorKind::Damaged,
+            Self::Malformed { .. } => ErrorKind::Damaged,
             // Nothing is wrong with it; another program is needed.
             Self::NewerCommand { .. } => ErrorKind::Rejected,
             Self::Thread(_) => ErrorKind::Unavailable,
@@ -112,10 +109,6 @@ impl fmt::Display for OpenError {
                 f,
                 "a record of the log is no command, run `ostraca log verify`: record {sequence}, kind {kind}"
             ),
-            Self::EpochMissing { found, served } => write!(
-                f,
-                "the newest segments of the log are missing, put them back or restore a copy: the log ends in epoch {found}, the shard has served in epoch {served}"
-            ),
             Self::Thread(_) => f.write_str("the shard's thread could not be started"),
         }
     }
@@ -127,7 +120,7 @@ impl std::error::Error for OpenError {
             // Its text is this one's; the cause is behind it.
             Self::Log(err) => std::error::Error::source(err),
             Self::Thread(source) => Some(source),
-            Self::NewerCommand { .. } | Self::Malformed { .. } | Self::EpochMissing { .. } => None,
+            Self::NewerCommand { .. } | Self::Malformed { .. } => None,
         }
     }
 }

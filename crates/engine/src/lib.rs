@@ -32,9 +32,9 @@ pub use ostraca_index::{
     AttemptId, Counts, DeadLetter, Delivery, EndCause, IdempotencyRow, OutboxCounts, PasteRow,
     ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer, Settled,
 };
-pub use ostraca_wal::Identity;
+pub use ostraca_wal::{EPOCH_PAGE, Identity, new_epoch_page};
 pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status, Trouble};
-pub use store::{EpochMark, StoreError, StoreMeta};
+pub use store::{StoreError, StoreMeta};
 
 /// The formats of what the engine writes, as they stand in `FORMAT.md`.
 #[doc = include_str!("../FORMAT.md")]

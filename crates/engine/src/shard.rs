@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ostraca_index::{Counts, DeadLetter, IdempotencyRow, Index, PasteRow};
-use ostraca_io::{Clock, Disk, Entropy};
+use ostraca_io::{Clock, Disk, Entropy, Page};
 use ostraca_types::{ConsumerName, Epoch, KeyDigest, OutboxId, PasteId, Sequence, Timestamp};
-use ostraca_wal::Identity;
+use ostraca_wal::{Claim, Identity};
 use parking_lot::Mutex;
 
 use crate::apply::Outcome;
@@ -34,8 +34,6 @@ pub struct Options {
     /// Called on the shard's thread after messages became due, or may become so at another time. It
     /// must not block.
     pub on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// The log must have been led under this epoch or a later one; 0 for a new log.
-    pub epoch_min: Epoch,
 }
 
 /// What a durable command came to, and which record it is.
@@ -69,6 +67,8 @@ pub struct Status {
     pub commits: u64,
     /// Syncs since then.
     pub syncs: u64,
+    /// Commands whose append the fence refused.
+    pub fenced: u64,
     /// Batches by their size since then.
     pub batches: BatchSizes,
     /// Commands by their outcome since then.
@@ -115,6 +115,8 @@ pub struct OpenReport {
     pub records: u64,
     /// Bytes of a torn tail, never acknowledged, that were cut.
     pub cut_bytes: u64,
+    /// The epoch page was bad, and was made good.
+    pub page_repaired: bool,
 }
 
 /// What the shard's thread and its callers share.
@@ -122,11 +124,13 @@ pub(crate) struct Inner {
     queue: Queue,
     pub(crate) index: Index,
     pub(crate) clock: ShardClock,
-    pub(crate) epoch: Epoch,
+    pub(crate) claim: Claim,
     on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
     pub(crate) applied: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    /// Commands whose append the fence refused (w07).
+    pub(crate) fenced: AtomicU64,
     pub(crate) batches: Batches,
     pub(crate) outcomes: Outcomes,
     /// The wall clock is further ahead than is believed.
@@ -144,18 +148,19 @@ impl Inner {
     pub(crate) fn new(
         index: Index,
         clock: ShardClock,
-        epoch: Epoch,
+        claim: Claim,
         on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
     ) -> Self {
         Self {
             queue: Queue::default(),
             index,
             clock,
-            epoch,
+            claim,
             on_deliverable,
             applied: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
             batches: Batches::default(),
             outcomes: Outcomes::default(),
             leapt: AtomicBool::new(false),
@@ -206,20 +211,21 @@ impl ShardThread {
 
 impl Shard {
     /// Recovers the shard on `disk` and starts its thread. Blocks while the log is replayed and
-    /// synced. On return the shard leads under a new epoch, and all it will say is durable.
-    ///
-    /// The caller holds the directory's lock.
+    /// synced. On return the shard leads under a new epoch, all it will say is durable, and whoever
+    /// led before answers nothing any more. `page` is the shard's epoch page.
     pub fn open<D: Disk>(
         disk: D,
+        page: &Arc<dyn Page>,
         identity: Identity,
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
         options: &Options,
     ) -> Result<(Self, ShardThread, OpenReport), OpenError> {
-        let (core, opened) = Core::open(disk, identity, clock, entropy, options)?;
+        let (core, opened) = Core::open(disk, page, identity, clock, entropy, options)?;
         let report = OpenReport {
             records: opened.records,
             cut_bytes: opened.cut_bytes,
+            page_repaired: opened.page_repaired,
         };
         let shard = Self(Arc::clone(core.inner()));
         let thread = std::thread::Builder::new()
@@ -238,18 +244,18 @@ impl Shard {
     /// The row of a visible paste, and the instant at which it was visible. Does not block on the
     /// disk.
     pub fn paste(&self, id: &PasteId) -> Result<Option<(PasteRow, Timestamp)>, Error> {
-        self.check_open()?;
         let row = self.0.index.paste(id);
         let now = self.0.clock.now();
+        self.check_leading()?;
         Ok(row.filter(|row| now < row.expires_at).map(|row| (row, now)))
     }
 
     /// The row of a key that is still honoured. A hint for a create, which apply decides. Does not
     /// block on the disk.
     pub fn idempotency(&self, digest: &KeyDigest) -> Result<Option<IdempotencyRow>, Error> {
-        self.check_open()?;
         let row = self.0.index.idempotency(digest);
         let now = self.0.clock.now();
+        self.check_leading()?;
         Ok(row.filter(|row| now < row.expires_at))
     }
 
@@ -281,11 +287,21 @@ impl Shard {
     }
 
     fn propose(&self, command: Command, reply: Reply, size: usize) -> Result<(), Error> {
-        self.0.queue.push(Work {
+        let work = Work {
             command,
             reply,
             size,
-        })
+        };
+        self.0.queue.push(work).map_err(|err| self.or_fenced(err))
+    }
+
+    /// Why a shard is closed matters to who looks for its leader.
+    fn or_fenced(&self, err: Error) -> Error {
+        if err == Error::Closed && !self.0.claim.holds() {
+            Error::Fenced
+        } else {
+            err
+        }
     }
 
     /// Whether a message is recorded as done by a consumer. Does not block on the disk.
@@ -294,9 +310,9 @@ impl Shard {
         consumer: &ConsumerName,
         outbox_id: OutboxId,
     ) -> Result<bool, Error> {
-        self.check_open()?;
         let until = self.0.index.inbox(consumer, outbox_id);
         let now = self.0.clock.now();
+        self.check_leading()?;
         Ok(until.is_some_and(|until| now < until))
     }
 
@@ -322,9 +338,10 @@ impl Shard {
         after: Option<OutboxId>,
         limit: usize,
     ) -> Result<Option<Vec<DeadLetter>>, Error> {
-        self.check_open()?;
         let now = self.0.clock.now();
-        Ok(self.0.index.dead_letters(consumer, after, limit, now))
+        let letters = self.0.index.dead_letters(consumer, after, limit, now);
+        self.check_leading()?;
+        Ok(letters)
     }
 
     /// The sealing generations that honoured keys need, ascending. Walks all keys.
@@ -347,7 +364,7 @@ impl Shard {
     /// The fencing token under which this shard leads.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.0.epoch
+        self.0.claim.epoch()
     }
 
     /// The last applied record.
@@ -360,13 +377,14 @@ impl Shard {
     #[must_use]
     pub fn status(&self) -> Status {
         Status {
-            epoch: self.0.epoch,
+            epoch: self.epoch(),
             applied: self.applied(),
             now: self.now(),
             counts: self.0.index.counts(),
             next_end: self.0.index.next_due(),
             commits: self.0.commits.load(Ordering::Relaxed),
             syncs: self.0.syncs.load(Ordering::Relaxed),
+            fenced: self.0.fenced.load(Ordering::Relaxed),
             batches: self.0.batches.snapshot(),
             outcomes: self.0.outcomes.snapshot(),
             queued: self.0.queue.len(),
@@ -381,8 +399,12 @@ impl Shard {
         self.0.index.fingerprint()
     }
 
-    fn check_open(&self) -> Result<(), Error> {
-        if self.0.stopped_by.lock().is_some() {
+    /// Whether what was read before the call may be answered (f04): nobody else led until then, and
+    /// the log has not failed.
+    fn check_leading(&self) -> Result<(), Error> {
+        if !self.0.claim.holds() {
+            Err(Error::Fenced)
+        } else if self.0.stopped_by.lock().is_some() {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -400,8 +422,12 @@ fn run<D: Disk>(mut core: Core<D>) -> Result<(), ostraca_wal::Error> {
         // Nobody gets in any more; who waits was never appended, and hears so.
         inner.queue.close();
         inner.queue.drain(&mut work, usize::MAX, Duration::ZERO);
-        work.into_iter()
-            .for_each(|work| (work.reply)(Err(Error::Closed)));
+        let closed = if matches!(err, ostraca_wal::Error::Fenced { .. }) {
+            Error::Fenced
+        } else {
+            Error::Closed
+        };
+        work.into_iter().for_each(|work| (work.reply)(Err(closed)));
     }
     ended
 }

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ostraca_io::{Entropy, files};
-use ostraca_types::{ClusterId, Epoch, ShardId, StoreId};
+use ostraca_types::{ClusterId, ShardId, StoreId};
+use ostraca_wal::{EPOCH_PAGE, Identity, new_epoch_page};
 
 /// Byte ranges of the store file: one row of FORMAT.md each.
 mod field {
@@ -108,9 +109,27 @@ impl StoreMeta {
         }
     }
 
-    /// Writes the store file of a new shard's directory. On return it is durable.
+    /// Whose log the directory holds.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        Identity {
+            store: self.store,
+            shard: self.shard,
+        }
+    }
+
+    /// Writes the epoch page and the store file of a new shard's directory, once. On return they
+    /// are durable.
     pub fn create(&self, shard_dir: &Path) -> Result<(), StoreError> {
         let path = shard_dir.join(FILE);
+        if path.exists() {
+            return Err(StoreError::Io(path, io::ErrorKind::AlreadyExists.into()));
+        }
+        // The page first: where the store file is, nothing is missing. A page without one is of an
+        // attempt that was interrupted, and nobody has mapped it.
+        let page = shard_dir.join(EPOCH_PAGE);
+        files::replace_durable(&page, &new_epoch_page(&self.identity()), 0o600)
+            .map_err(|err| StoreError::Io(page, err))?;
         files::create_durable(&path, &self.encode(), 0o600).map_err(|err| StoreError::Io(path, err))
     }
 
@@ -151,53 +170,6 @@ impl StoreMeta {
     }
 }
 
-const EPOCH_FILE: &str = "epoch";
-const EPOCH_MAGIC: &[u8; 8] = b"ostrepoc";
-const EPOCH_SIZE: usize = 24;
-
-/// The highest epoch under which a shard is known to have served (FORMAT.md). A log whose last epoch
-/// is lower has lost segments, or is another: nothing in the log itself could tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EpochMark(pub Epoch);
-
-impl EpochMark {
-    /// Reads the mark in a shard's directory; `NotMade` if the shard was never served.
-    pub fn read(shard_dir: &Path) -> Result<Self, StoreError> {
-        let path = shard_dir.join(EPOCH_FILE);
-        let bytes = match files::read(&path) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                return Err(StoreError::NotMade(path));
-            }
-            Err(err) => return Err(StoreError::Io(path, err)),
-            Ok(bytes) => bytes,
-        };
-        let Ok(bytes) = <&[u8; EPOCH_SIZE]>::try_from(bytes.as_slice()) else {
-            return Err(StoreError::Damaged(path));
-        };
-        let checksum = crc32fast::hash(&bytes[..20]);
-        if bytes[..8] != *EPOCH_MAGIC || bytes[20..] != checksum.to_le_bytes() {
-            return Err(StoreError::Damaged(path));
-        }
-        let version = u32::from_le_bytes(array(bytes, 8..12));
-        if version > VERSION {
-            return Err(StoreError::Newer(path, version));
-        }
-        Ok(Self(Epoch(u64::from_le_bytes(array(bytes, 12..20)))))
-    }
-
-    /// Replaces the mark in a shard's directory. On return it is durable.
-    pub fn replace(self, shard_dir: &Path) -> Result<(), StoreError> {
-        let path = shard_dir.join(EPOCH_FILE);
-        let mut bytes = [0; EPOCH_SIZE];
-        bytes[..8].copy_from_slice(EPOCH_MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.0.0.to_le_bytes());
-        let checksum = crc32fast::hash(&bytes[..20]);
-        bytes[20..].copy_from_slice(&checksum.to_le_bytes());
-        files::replace_durable(&path, &bytes, 0o600).map_err(|err| StoreError::Io(path, err))
-    }
-}
-
 fn array<const N: usize>(bytes: &[u8], range: std::ops::Range<usize>) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[range]);
@@ -227,29 +199,6 @@ mod tests {
         meta().create(dir.path()).expect("made");
         assert_eq!(StoreMeta::read(dir.path()).expect("read"), meta());
         assert!(matches!(meta().create(dir.path()), Err(StoreError::Io(..))));
-    }
-
-    #[test]
-    fn d05_every_byte_of_an_epoch_mark_is_checked() {
-        let dir = tempfile::tempdir().expect("a directory");
-        assert!(matches!(
-            EpochMark::read(dir.path()),
-            Err(StoreError::NotMade(_))
-        ));
-        EpochMark(Epoch(3)).replace(dir.path()).expect("written");
-        EpochMark(Epoch(7)).replace(dir.path()).expect("replaced");
-        assert_eq!(
-            EpochMark::read(dir.path()).expect("read"),
-            EpochMark(Epoch(7))
-        );
-        let path = dir.path().join(EPOCH_FILE);
-        let bytes = files::read(&path).expect("the file");
-        for at in 0..bytes.len() {
-            let mut changed = bytes.clone();
-            changed[at] ^= 1;
-            files::replace_durable(&path, &changed, 0o600).expect("written");
-            assert!(EpochMark::read(dir.path()).is_err(), "byte {at}");
-        }
     }
 
     #[test]

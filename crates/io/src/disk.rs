@@ -61,6 +61,36 @@ pub trait DiskFile: Send + Sync + 'static {
 
     /// Makes bytes, size and allocation survive a power cut. The same holds after an error.
     fn sync_all(&self) -> io::Result<()>;
+
+    /// Cuts the file off at `size` bytes, and gives their room back, or extends it with zeros. It
+    /// survives a power cut after [`DiskFile::sync_all`].
+    fn set_size(&self, size: u64) -> io::Result<()>;
+}
+
+/// Bytes of a [`Page`].
+pub const PAGE_SIZE: usize = 4096;
+/// Words of a [`Page`].
+pub const PAGE_WORDS: usize = PAGE_SIZE / 8;
+
+/// One page that several processes share: what one stores the others load at once, also one that
+/// was stopped in between. All calls are sequentially consistent and none but [`Page::flush`]
+/// blocks. Words are little-endian in the file. Panics on a word that is not below [`PAGE_WORDS`].
+///
+/// What survives: a killed process loses nothing that it stored. A power cut leaves, of each word,
+/// what the last [`Page::flush`] made durable or anything that was stored since.
+pub trait Page: fmt::Debug + Send + Sync {
+    /// The value of a word.
+    fn load(&self, word: usize) -> u64;
+
+    /// Sets a word.
+    fn store(&self, word: usize, value: u64);
+
+    /// Sets a word to `new` if it is `current`; otherwise the error is its value.
+    fn compare_exchange(&self, word: usize, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Makes what was stored before survive a power cut. Blocks. After an error nothing is known
+    /// about what did.
+    fn flush(&self) -> io::Result<()>;
 }
 
 /// The name of a file within its directory: 1 to 64 characters of `a-z`, `0-9`, `-`, `.` and `_`,

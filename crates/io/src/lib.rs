@@ -2,7 +2,7 @@
 //!
 //! Nothing else in the project opens a file, asks the time or draws randomness; `clippy.toml`
 //! bans the standard library's ways around this crate. All `unsafe` code of the project may live
-//! here and nowhere else; so far there is none.
+//! here and nowhere else: it is in `page`, around one mapped page.
 //!
 //! - [`disk`]: what the engine asks of a directory of files; [`RealDisk`] and [`SimDisk`] keep the
 //!   same promises, which `disk::conformance` tests on both.
@@ -20,12 +20,16 @@ pub mod clock;
 pub mod disk;
 pub mod entropy;
 pub mod files;
+mod page;
 pub mod process;
 mod real;
 mod sim;
+mod storage;
 
 pub use clock::{BootId, BootTime, Clock, ManualClock, SystemClock};
-pub use disk::{Disk, DiskFile, FileName};
+pub use disk::{Disk, DiskFile, FileName, PAGE_SIZE, PAGE_WORDS, Page};
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use page::RealPage;
 pub use real::{RealDisk, RealFile};
-pub use sim::{SimDisk, SimFile, Unsynced};
+pub use sim::{SimDisk, SimFile, SimPage, Unsynced};
+pub use storage::{RealStorage, Storage};

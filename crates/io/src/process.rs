@@ -28,6 +28,16 @@ pub fn kill(pid: u32) -> io::Result<()> {
     signal(pid, rustix::process::Signal::KILL)
 }
 
+/// Stops the process `pid` until it is told to go on (SIGSTOP). `NotFound` if there is none.
+pub fn pause(pid: u32) -> io::Result<()> {
+    signal(pid, rustix::process::Signal::STOP)
+}
+
+/// Lets the stopped process `pid` go on (SIGCONT). `NotFound` if there is none.
+pub fn resume(pid: u32) -> io::Result<()> {
+    signal(pid, rustix::process::Signal::CONT)
+}
+
 fn signal(pid: u32, signal: rustix::process::Signal) -> io::Result<()> {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     rustix::process::kill_process(pid, signal).map_err(|errno| match errno {

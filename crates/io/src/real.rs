@@ -125,4 +125,8 @@ impl DiskFile for RealFile {
     fn sync_all(&self) -> io::Result<()> {
         self.0.sync_all()
     }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
 }

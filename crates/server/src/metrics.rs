@@ -151,6 +151,8 @@ impl Collector for ShardCollector {
 fn encode(write: &mut Writer<'_, '_>, status: &Status) -> fmt::Result {
     write.counter("commits", "Commands that became durable", status.commits)?;
     write.counter("syncs", "Syncs of the log", status.syncs)?;
+    let help = "Commands whose append the fence refused";
+    write.counter("fencing_rejections", help, status.fenced)?;
     write.batches(&status.batches)?;
     let help = "Decided commands by their outcome";
     write.counters("outcomes", help, "outcome", &status.outcomes.all())?;

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_engine::{EpochMark, Identity, OpenError, Shard, ShardThread, StoreError, StoreMeta};
+use ostraca_engine::{EPOCH_PAGE, OpenError, Shard, ShardThread, StoreError, StoreMeta};
 use ostraca_io::files::{Lock, LockError};
-use ostraca_io::{Clock, Entropy, RealDisk};
+use ostraca_io::{Clock, Entropy, Storage};
 use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
 use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
 use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
 use ostraca_proto::v1::paste_service_server::PasteServiceServer;
-use ostraca_types::{Epoch, ErrorKind, ShardId, Timestamp};
+use ostraca_types::{ErrorKind, ShardId, Timestamp};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -43,7 +43,12 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 const SEALING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a shard process runs on.
-pub struct ShardOptions {
+pub struct ShardOptions<S> {
+    /// What the shard's directory is opened with.
+    pub storage: S,
+    /// Lead the shard also while another process holds its directory: the fence ends that one's
+    /// leadership, however it is. Otherwise a second process is taken for a mistake.
+    pub take_over: bool,
     /// The cluster's directory.
     pub data: DataDir,
     /// Which of its shards.
@@ -73,7 +78,8 @@ pub enum ServeError {
     Foreign(ShardId),
     /// The log did not open.
     Open(OpenError),
-    /// A write or sync failed while serving: the log has to be recovered.
+    /// A write or sync failed while serving, and the log has to be recovered; or the fence ended this
+    /// leadership.
     Stopped(ostraca_wal::Error),
     /// A file, a socket or a thread was refused.
     Io(&'static str, std::io::Error),
@@ -82,8 +88,9 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// What whoever started the process can do: `Damaged` needs a person, `Exists` means that
-    /// another process serves the shard, `Unknown` asks for a restart, `Rejected` for a change.
+    /// What whoever started the process can do: `Damaged` needs a person, `Exists` and `NotLeader`
+    /// mean that another process serves the shard, `Unknown` asks for a restart, `Rejected` for a
+    /// change.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -94,6 +101,7 @@ impl ServeError {
             }
             Self::Store(_) => ErrorKind::Damaged,
             Self::Open(err) => err.kind(),
+            Self::Stopped(err @ ostraca_wal::Error::Fenced { .. }) => err.kind(),
             Self::Stopped(_) => ErrorKind::Unknown,
         }
     }
@@ -103,8 +111,13 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchShard(shard) => write!(f, "this cluster has no shard {shard}"),
-            Self::Held(Some(pid)) => write!(f, "another process serves this shard: pid {pid}"),
-            Self::Held(None) => f.write_str("another process serves this shard"),
+            Self::Held(Some(pid)) => write!(
+                f,
+                "another process serves this shard, stop it or start with --take-over: pid {pid}"
+            ),
+            Self::Held(None) => {
+                f.write_str("another process serves this shard, stop it or start with --take-over")
+            }
             Self::Secrets(err) => err.fmt(f),
             Self::Store(err) => err.fmt(f),
             Self::Foreign(shard) => write!(
@@ -139,12 +152,14 @@ impl std::error::Error for ServeError {
 ///
 /// On `Ok` everything that was acknowledged is durable and the log is marked, so the next start
 /// finds nothing in doubt.
-pub async fn serve_shard(
-    options: ShardOptions,
+pub async fn serve_shard<S: Storage>(
+    options: ShardOptions<S>,
     ready: impl FnOnce(SocketAddr) + Send,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let ShardOptions {
+        storage,
+        take_over,
         data,
         shard,
         listener,
@@ -183,7 +198,10 @@ pub async fn serve_shard(
     let opener = Arc::clone(&host);
     std::thread::Builder::new()
         .name("opening".to_owned())
-        .spawn(move || drop(opened.send(open(&opener, clock, &*entropy))))
+        .spawn(move || {
+            let shard = open(&opener, &storage, take_over, clock, &*entropy);
+            drop(opened.send(shard));
+        })
         .map_err(|err| ServeError::Io("cannot start a thread", err))?;
     let mut stop = std::pin::pin!(stop);
     let (shard, thread, lock) = tokio::select! {
@@ -268,18 +286,29 @@ impl Drop for CloseOnDrop {
 }
 
 /// Takes the directory's lock, finds out who it is, and opens the log. Blocks.
-fn open(
+///
+/// The lock keeps mistakes out, no more: safety rests on the fence alone.
+fn open<S: Storage>(
     host: &Host,
+    storage: &S,
+    take_over: bool,
     clock: Arc<dyn Clock>,
     entropy: &dyn Entropy,
-) -> Result<(Shard, ShardThread, Lock), ServeError> {
+) -> Result<(Shard, ShardThread, Option<Lock>), ServeError> {
     let dir = host.data.shard_dir(host.id);
     let log_dir = dir.join("log");
     let io = |what| move |err| ServeError::Io(what, err);
-    let lock = Lock::acquire(&dir.join("lock")).map_err(|err| match err {
-        LockError::Held(pid) => ServeError::Held(pid),
-        LockError::Io(err) => ServeError::Io("cannot lock the shard's directory", err),
-    })?;
+    let lock = match Lock::acquire(&dir.join("lock")) {
+        Ok(lock) => Some(lock),
+        Err(LockError::Held(pid)) if take_over => {
+            tracing::warn!(event = "taking_over", shard = %host.id, pid);
+            None
+        }
+        Err(LockError::Held(pid)) => return Err(ServeError::Held(pid)),
+        Err(LockError::Io(err)) => {
+            return Err(ServeError::Io("cannot lock the shard's directory", err));
+        }
+    };
     // Made with the cluster: where it is not, the directory is not the shard's.
     let meta = StoreMeta::read(&dir).map_err(ServeError::Store)?;
     if meta.shard != host.id || meta.cluster != host.data.cluster() {
@@ -290,27 +319,35 @@ fn open(
             host.data.secret_dir(),
         )));
     }
-    let disk = RealDisk::open(&log_dir).map_err(io("cannot open the log's directory"))?;
-    let identity = Identity {
-        store: meta.store,
-        shard: meta.shard,
-    };
+    let disk = storage
+        .disk(&log_dir)
+        .map_err(io("cannot open the log's directory"))?;
+    // Made with the store, and never again: whoever leads now would look at another one.
+    let page = storage
+        .page(&dir.join(EPOCH_PAGE))
+        .map_err(io("cannot use the shard's epoch page, made with its store"))?;
     let deliverable = host.deliverable.clone();
     let options = ostraca_engine::Options {
         on_deliverable: Some(Arc::new(move || deliverable.send_replace(()))),
-        epoch_min: meta_epoch(&dir)?,
         ..Default::default()
     };
     let clock_wall = clock.wall();
     let (shard, thread, report) =
-        Shard::open(disk, identity, clock, entropy, &options).map_err(ServeError::Open)?;
+        Shard::open(disk, &page, meta.identity(), clock, entropy, &options)
+            .map_err(ServeError::Open)?;
+    if report.page_repaired {
+        tracing::warn!(
+            event = "epoch_page_repaired", shard = %host.id, epoch = %shard.epoch(),
+            "the epoch page was damaged, and was made good from the log"
+        );
+    }
     if report.cut_bytes > 0 {
         tracing::warn!(
             event = "torn_tail_cut", shard = %host.id, bytes = report.cut_bytes,
             "an append that was never acknowledged was cut"
         );
     }
-    if let Err(err) = check_opened(host, &dir, &shard, clock_wall) {
+    if let Err(err) = check_opened(host, &shard, clock_wall) {
         // The thread must not go on appending without the lock.
         shard.close();
         drop(thread.join());
@@ -324,15 +361,7 @@ fn open(
 }
 
 /// What has to hold before anything is answered.
-fn check_opened(
-    host: &Host,
-    dir: &std::path::Path,
-    shard: &Shard,
-    wall: Timestamp,
-) -> Result<(), ServeError> {
-    EpochMark(shard.epoch())
-        .replace(dir)
-        .map_err(ServeError::Store)?;
+fn check_opened(host: &Host, shard: &Shard, wall: Timestamp) -> Result<(), ServeError> {
     // Every honoured answer can be opened, or this is not the secret directory it was sealed with;
     // unless the wall clock says that the time of a secret is over. Then another shard may have
     // destroyed it, whose clock was not held back: its answers are errors, and counted.
@@ -349,16 +378,6 @@ fn check_opened(
         tracing::error!(event = "sealing_not_tended", shard = %host.id, %err);
     }
     Ok(())
-}
-
-/// The highest epoch under which the shard is known to have served.
-fn meta_epoch(dir: &std::path::Path) -> Result<Epoch, ServeError> {
-    match EpochMark::read(dir) {
-        Ok(EpochMark(epoch)) => Ok(epoch),
-        // It was never served.
-        Err(StoreError::NotMade(_)) => Ok(Epoch(0)),
-        Err(err) => Err(ServeError::Store(err)),
-    }
 }
 
 /// The gRPC server, to be run until `drained`.

@@ -34,6 +34,8 @@ async fn start(dir: &Path, shard: u16, clock: &ManualClock) -> Running {
     let data = DataDir::init(dir, None, &SystemEntropy).expect("a data directory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let options = ShardOptions {
+        storage: ostraca_io::RealStorage,
+        take_over: false,
         data,
         shard: ShardId(shard),
         listener,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use ostraca_io::FileName;
-use ostraca_types::{ErrorKind, Sequence, ShardId, StoreId};
+use ostraca_types::{Epoch, ErrorKind, Sequence, ShardId, StoreId};
 
 use crate::SegmentId;
 
@@ -55,6 +55,23 @@ pub enum Error {
     },
     /// No room for the next segment. Nothing was appended, and the log goes on being usable.
     Full,
+    /// Another process raised the epoch: this one leads no more, and never will under this epoch.
+    /// What was appended last may be part of the log, or not.
+    Fenced {
+        /// The epoch that it led under.
+        epoch: Epoch,
+    },
+    /// A file of the claimed epoch is there already, so the epoch was granted twice, after damage to
+    /// the epoch page. Nothing was changed: raise it again, and read again.
+    EpochTaken {
+        /// That epoch.
+        epoch: Epoch,
+    },
+    /// No higher epoch can be granted: a file's name has one that no leadership ever had.
+    EpochsUsedUp {
+        /// The highest.
+        epoch: Epoch,
+    },
     /// An earlier failure stopped the log. Nothing was appended.
     Stopped,
 }
@@ -68,8 +85,11 @@ impl Error {
                 action: Action::Write | Action::Sync,
                 ..
             } => ErrorKind::Unknown,
-            Self::Io { .. } | Self::Stopped => ErrorKind::Unavailable,
-            Self::Damaged { .. } | Self::Foreign { .. } => ErrorKind::Damaged,
+            Self::Io { .. } | Self::Stopped | Self::EpochTaken { .. } => ErrorKind::Unavailable,
+            Self::Damaged { .. } | Self::Foreign { .. } | Self::EpochsUsedUp { .. } => {
+                ErrorKind::Damaged
+            }
+            Self::Fenced { .. } => ErrorKind::NotLeader,
             Self::SegmentSize { .. } | Self::NewerFormat { .. } => ErrorKind::Rejected,
             Self::Full => ErrorKind::Full,
         }
@@ -115,6 +135,17 @@ impl fmt::Display for Error {
                     "segment sizes must be within their bounds and in order: {size}"
                 )
             }
+            Self::Fenced { epoch } => write!(
+                f,
+                "another process leads this shard now; this one led under epoch {epoch}"
+            ),
+            Self::EpochTaken { epoch } => {
+                write!(f, "epoch {epoch} was granted twice; start again")
+            }
+            Self::EpochsUsedUp { epoch } => write!(
+                f,
+                "a file of the log has an epoch that was never granted, move it away: epoch {epoch}"
+            ),
             Self::Full => f.write_str("no room for the next segment of the log; free disk space"),
             Self::Stopped => f.write_str("an earlier failure stopped the log; open it again"),
         }
@@ -153,6 +184,10 @@ pub enum Action {
     Write,
     /// Sync the log.
     Sync,
+    /// Cut off what lies behind a segment's end.
+    Trim,
+    /// Sync the epoch page.
+    SyncPage,
 }
 
 impl Action {
@@ -188,6 +223,8 @@ impl fmt::Display for Action {
             Self::Remove => "remove a segment",
             Self::Write => "write to the log",
             Self::Sync => "sync the log",
+            Self::Trim => "cut off a segment behind its end",
+            Self::SyncPage => "sync the epoch page",
         })
     }
 }
@@ -225,7 +262,7 @@ pub enum Fault {
     End,
     /// The file is not there, and its records are needed.
     Missing,
-    /// The log ends before what a checkpoint covers.
+    /// The log ends before this record, which was durable: a checkpoint or the epoch page says so.
     Behind(Sequence),
     /// A valid batch further on, at this offset, proves that what is here was durable.
     LaterBatch(u64),
@@ -252,10 +289,7 @@ impl fmt::Display for Fault {
             Self::End => f.write_str("the segment does not end as its successor says"),
             Self::Missing => f.write_str("the file is missing"),
             Self::Behind(covered) => {
-                write!(
-                    f,
-                    "the log ends before its checkpoint, which covers {covered}"
-                )
+                write!(f, "the log ends before record {covered}, which was durable")
             }
             Self::LaterBatch(offset) => {
                 write!(f, "not valid, and a valid batch follows at {offset}")

@@ -16,10 +16,13 @@
 //!
 //! Modules: `frame` (batches and records as bytes), `batch` (one being gathered), `segment` (files,
 //! headers, preparation), `place` (what checksums are seeded with), `reader` and `recovery`
-//! (reading back), `log` (appending), `verify` (a look without opening), `error`.
+//! (reading back), `fence` (who leads), `log` (appending), `clean_up` (what is tidied after a
+//! take-over), `verify` (a look without opening), `error`.
 
 mod batch;
+mod clean_up;
 mod error;
+mod fence;
 mod frame;
 mod log;
 mod place;
@@ -32,7 +35,9 @@ mod verify;
 mod tests;
 
 pub use batch::{Batch, BatchFull};
+pub use clean_up::CleanUp;
 pub use error::{Action, Error, Fault};
+pub use fence::{Claim, EPOCH_PAGE, PageReport, new_epoch_page, read_epoch_page};
 pub use frame::{
     BATCH_ALIGNMENT, BATCH_HEADER_SIZE, BATCH_SIZE_MAX, KIND_MAX, KIND_NO_OP, PAYLOAD_SIZE_MAX,
     RECORD_HEADER_SIZE, Record,

@@ -8,20 +8,19 @@ use ostraca_types::{Epoch, Sequence, Slot, Timestamp};
 
 use crate::Error;
 use crate::batch::{Batch, Position};
+use crate::clean_up::{CleanUp, remove};
 use crate::error::Action;
+use crate::fence::Claim;
 use crate::frame::{BatchClass, KIND_NO_OP, Records};
 use crate::place::{Identity, Owner, Place};
 use crate::recovery::{Found, Recovered};
 use crate::segment::{
-    BATCHES_START, Predecessor, Preparation, Prepared, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN,
-    SegmentHeader, SegmentId, prepare,
+    BATCHES_START, NamedFile, Predecessor, Preparation, Prepared, SEGMENT_SIZE_MAX,
+    SEGMENT_SIZE_MIN, SegmentHeader, SegmentId, prepare,
 };
 
 /// Each roll makes a segment this many times as large, up to the full size.
 const SEGMENT_GROWTH: u64 = 4;
-/// Another process takes at most this many epochs away before we give up.
-const EPOCH_RAISES_MAX: u32 = 64;
-
 /// What is kept free at the end of the last segment while no next one is prepared: for what must
 /// still be written when the disk is full.
 pub const RESERVE_SIZE: u64 = 512 << 10;
@@ -83,10 +82,11 @@ struct Current<F> {
 ///
 /// One batch is in flight at a time: [`Log::append`], [`Log::sync`], and so on. After a failed
 /// write or sync every later call is [`Error::Stopped`]: what reached the disk is unknown, and
-/// only a recovery can tell (d03).
+/// only a recovery can tell (d03). After [`Error::Fenced`] as well: there is another leader (f02).
 #[derive(Debug)]
 pub struct Log<D: Disk> {
     disk: D,
+    claim: Claim,
     identity: Identity,
     owner: Owner,
     options: Options,
@@ -107,31 +107,40 @@ pub struct Log<D: Disk> {
     preparing_held: bool,
     /// Older segments of the history with their last sequence, oldest first.
     older: Vec<(SegmentId, Sequence)>,
-    /// What recovery found outside the history.
-    leftovers: Vec<FileName>,
+    /// Until it is taken.
+    clean_up: Option<CleanUp<D>>,
     /// For marks and the log's own records.
     own_batch: Batch,
 }
 
 impl<D: Disk> Log<D> {
-    /// Goes on from a log that was read: raises the epoch, writes what is not proven durable
-    /// again, and a no-op at `time`. Every opening is a take-over, also of a new log.
+    /// Goes on from a log that was read under `claim`: writes what is not proven durable again, and
+    /// a no-op at `time`. Every opening is a take-over, also of a new log.
     ///
-    /// On return everything that `recovered` handed out and the no-op survive a power cut. Older
-    /// files are not changed, so a failed or interrupted take-over can be repeated from the
-    /// start. Until the epoch fence exists, the caller holds an exclusive lock from before it
-    /// read the log. Blocks.
+    /// On return everything that `recovered` handed out and the no-op survive a power cut, no older
+    /// leader passes its check, and answers may be given. Older files are not changed, so a failed
+    /// or interrupted take-over can be repeated from the start: with a new claim. Panics if
+    /// `recovered` was not read under `claim`: what was read before the raise may lack what an older
+    /// leader acknowledged meanwhile. Blocks.
     pub fn take_over(
         disk: D,
-        identity: Identity,
+        claim: Claim,
         owner: Owner,
         options: Options,
         recovered: Recovered,
         time: Timestamp,
     ) -> Result<Self, Error> {
         options.validate()?;
+        let identity = claim.identity();
         assert_eq!(identity, recovered.identity, "another log was recovered");
-        let (id, file) = create_first(&disk, recovered.found.epoch_max, &options)?;
+        assert_eq!(
+            Some(claim.epoch()),
+            recovered.epoch,
+            "the log was read before the epoch was raised"
+        );
+        // Whoever lost the claim while reading may have met missing files; it stops here.
+        claim.check()?;
+        let (id, file) = create_first(&disk, &claim, &recovered.found.ballasts, &options)?;
         let place = Place::new(&identity, id);
         let size = options.segment_size_first;
         let current = Current {
@@ -144,9 +153,22 @@ impl<D: Disk> Log<D> {
             .predecessor
             .as_ref()
             .map_or(Sequence(0), |before| before.end_sequence);
-        let leftovers = leftovers(recovered.found, id.epoch);
+        let mut untrimmed = recovered.untrimmed;
+        untrimmed.extend(
+            recovered
+                .predecessor
+                .map(|before| (before.id, before.end_offset)),
+        );
+        let clean_up = CleanUp {
+            disk: disk.clone(),
+            leftovers: leftovers(recovered.found, id.epoch),
+            untrimmed,
+            ballast: Some((id.ballast_name(), options.segment_size_first)),
+            removed: 0,
+        };
         let mut log = Self {
             disk,
+            claim,
             identity,
             owner,
             options,
@@ -162,7 +184,7 @@ impl<D: Disk> Log<D> {
             preparing: Weak::new(),
             preparing_held: false,
             older: recovered.segments,
-            leftovers,
+            clean_up: Some(clean_up),
             own_batch: Batch::new(),
         };
         log.append_tail(&recovered.tail)?;
@@ -172,6 +194,11 @@ impl<D: Disk> Log<D> {
         );
         log.write_header(recovered.predecessor, recovered.chain)?;
         log.append_no_op(time)?;
+        // Else a power cut could take the hint back to before this leadership, and the loss of all of
+        // its segments would not be noticed.
+        let flushed = log.claim.flush();
+        log.stopped |= flushed.is_err();
+        flushed?;
         Ok(log)
     }
 
@@ -195,9 +222,10 @@ impl<D: Disk> Log<D> {
                 )
                 .expect("it was one batch before");
         }
+        // Not yet known to be durable: until the no-op is, the segment does not count.
         let written = self
             .write(&mut batch, BatchClass::Reappended)
-            .and_then(|_| self.sync());
+            .and_then(|_| self.sync_and_check());
         self.own_batch = batch;
         written
     }
@@ -299,15 +327,27 @@ impl<D: Disk> Log<D> {
         Ok(first_sequence)
     }
 
-    /// Makes what was appended survive a power cut. Without an append before it does nothing.
+    /// Makes what was appended survive a power cut, and passes it through the fence: on return it is
+    /// part of every later history, and may be answered. Without an append before it does nothing.
+    /// [`Error::Fenced`]: another process leads, and whether it is part of the history is unknown.
     /// Blocks for one sync of the data.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.check_running()?;
         if !self.in_flight {
             return Ok(());
         }
+        self.sync_and_check()?;
+        self.claim.note_durable(self.durable);
+        Ok(())
+    }
+
+    fn sync_and_check(&mut self) -> Result<(), Error> {
         let synced = self.current.file.sync_data();
         self.stop_on(Action::Sync, synced)?;
+        // After the sync: if nobody has raised the epoch yet, whoever does reads this batch.
+        let fenced = self.claim.check();
+        self.stopped |= fenced.is_err();
+        fenced?;
         self.in_flight = false;
         self.proven = false;
         self.durable = Sequence(self.sequence_next.0 - 1);
@@ -385,6 +425,7 @@ impl<D: Disk> Log<D> {
         self.preparing = Arc::downgrade(&under_way);
         Preparation {
             disk: self.disk.clone(),
+            claim: self.claim.clone(),
             id: SegmentId {
                 epoch: self.epoch(),
                 number,
@@ -415,17 +456,10 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Removes temporary files and segments of lower epochs that recovery found outside the
-    /// history; returns how many. Only for a leader whose no-op has passed the fence. A failure
-    /// does not stop the log. The removals need not survive a power cut.
-    pub fn clean_up(&mut self) -> Result<usize, Error> {
-        self.check_running()?;
-        let mut removed = 0;
-        while let Some(name) = self.leftovers.last() {
-            removed += usize::from(self.remove(name)?);
-            self.leftovers.pop();
-        }
-        Ok(removed)
+    /// What is to be tidied after a take-over, once: run it on another thread. The no-op has passed
+    /// the fence, so it harms nobody.
+    pub fn take_clean_up(&mut self) -> Option<CleanUp<D>> {
+        self.clean_up.take()
     }
 
     /// Removes the segments of which every record is covered, oldest first; returns how many.
@@ -438,19 +472,10 @@ impl<D: Disk> Log<D> {
             if *last > covered {
                 break;
             }
-            removed += usize::from(self.remove(&id.file_name())?);
+            removed += usize::from(remove(&self.disk, &id.file_name())?);
             self.older.remove(0);
         }
         Ok(removed)
-    }
-
-    /// `false` if it was gone already.
-    fn remove(&self, name: &FileName) -> Result<bool, Error> {
-        match self.disk.remove(name) {
-            Ok(()) => Ok(true),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(err) => Err(Action::Remove.of(name)(err)),
-        }
     }
 
     fn check_running(&self) -> Result<(), Error> {
@@ -466,6 +491,12 @@ impl<D: Disk> Log<D> {
             self.stopped = true;
             action.of(&self.current.place.segment().file_name())(err)
         })
+    }
+
+    /// The claim that it leads by, for readers on other threads.
+    #[must_use]
+    pub fn claim(&self) -> &Claim {
+        &self.claim
     }
 
     /// The epoch under which it appends.
@@ -493,33 +524,41 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// Makes segment 0 of the lowest epoch above `epoch_max` that nobody else takes.
+/// Makes segment 0 of the claimed epoch. Its name depends on the epoch alone, so of two processes
+/// that were granted the same one only one goes on.
 fn create_first<D: Disk>(
     disk: &D,
-    epoch_max: Epoch,
+    claim: &Claim,
+    ballasts: &[FileName],
     options: &Options,
 ) -> Result<(SegmentId, D::File), Error> {
-    let mut id = SegmentId {
-        epoch: epoch_max.next(),
+    let id = SegmentId {
+        epoch: claim.epoch(),
         number: 0,
     };
-    for _ in 0..EPOCH_RAISES_MAX {
-        match prepare(disk, id, options.segment_size_first) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
-                id.epoch = id.epoch.next();
-            }
-            other => return other.map(|file| (id, file)),
+    let mut made = prepare(disk, id, options.segment_size_first);
+    if matches!(made, Err(Error::Full)) && !ballasts.is_empty() {
+        // This is what it was kept for. It holds nothing that anybody reads.
+        for ballast in ballasts {
+            remove(disk, ballast)?;
         }
+        made = prepare(disk, id, options.segment_size_first);
     }
-    Err(Action::Create.of(&id.file_name())(
-        io::ErrorKind::AlreadyExists.into(),
-    ))
+    match made {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+            Err(Error::EpochTaken {
+                epoch: claim.epoch(),
+            })
+        }
+        other => other.map(|file| (id, file)),
+    }
 }
 
-/// The files that [`Log::clean_up`] may remove.
+/// The files that [`CleanUp`] may remove.
 fn leftovers(found: Found, epoch: Epoch) -> Vec<FileName> {
-    // What has a higher epoch came after we listed the directory, and is not ours to remove.
-    assert!(found.epoch_max < epoch);
+    // What has a higher epoch is a later leader's, and not ours to remove.
+    let lower = |name: &FileName| NamedFile::of(name).is_some_and(|file| file.id().epoch < epoch);
     let strays = found.strays.iter().map(SegmentId::file_name);
-    found.temporaries.into_iter().chain(strays).collect()
+    let files = found.temporaries.into_iter().chain(found.ballasts);
+    files.chain(strays).filter(lower).collect()
 }

@@ -1,5 +1,6 @@
 //! Reading one segment, verified, through a bounded window.
 
+use std::io;
 use std::ops::Range;
 
 use ostraca_io::{Disk, DiskFile, FileName};
@@ -57,6 +58,27 @@ impl<F: DiskFile> Reader<F> {
             window: Vec::new(),
             window_range: 0..0,
         })
+    }
+
+    /// Like [`Self::open`]; `None` if there is no such file.
+    pub(crate) fn open_if_there<D>(
+        disk: &D,
+        identity: &Identity,
+        id: SegmentId,
+    ) -> Result<Option<Self>, Error>
+    where
+        D: Disk<File = F>,
+    {
+        match Self::open(disk, identity, id) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Takes the file as one of `end` bytes: what is behind may be given back while we read.
+    pub(crate) fn up_to(mut self, end: u64) -> Self {
+        self.size = self.size.min(end);
+        self
     }
 
     /// Reads through the window of a reader that is done.

@@ -36,10 +36,15 @@ pub enum Start {
 pub struct Recovery {
     identity: Identity,
     start: Start,
+    /// The epoch of the claim under which it is read; `None` for a look.
+    epoch: Option<Epoch>,
+    /// Everything up to it was durable once, as the epoch page says.
+    durable: Option<Sequence>,
     /// Segments that a checkpoint covers, with their last sequence, oldest first.
     covered: Vec<(SegmentId, Sequence)>,
     /// The segments to read, oldest first.
     links: Vec<Link>,
+    untrimmed: Vec<(SegmentId, u64)>,
     found: Found,
     report: Report,
 }
@@ -50,6 +55,15 @@ struct Link {
     header: SegmentHeader,
     /// Where its successor says that it ends; `None` for the last one.
     end: Option<End>,
+    /// Of the file, in bytes.
+    size: u64,
+}
+
+impl Link {
+    fn untrimmed(&self) -> Option<(SegmentId, u64)> {
+        let end = self.end.filter(|end| end.offset < self.size)?;
+        Some((self.header.id, end.offset))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +80,8 @@ pub(crate) struct Found {
     /// The highest epoch in any name.
     pub(crate) epoch_max: Epoch,
     pub(crate) temporaries: Vec<FileName>,
+    /// Files that keep room for a take-over.
+    pub(crate) ballasts: Vec<FileName>,
     /// Segments outside the history.
     pub(crate) strays: Vec<SegmentId>,
 }
@@ -74,6 +90,8 @@ pub(crate) struct Found {
 #[derive(Debug)]
 pub struct Recovered {
     pub(crate) identity: Identity,
+    /// The epoch of the claim under which it was read; `None` for a look.
+    pub(crate) epoch: Option<Epoch>,
     pub(crate) found: Found,
     /// Where the next segment goes on: before the tail.
     pub(crate) predecessor: Option<Predecessor>,
@@ -85,6 +103,8 @@ pub struct Recovered {
     pub(crate) tail: Vec<u8>,
     /// Segments of the history with their last sequence, oldest first.
     pub(crate) segments: Vec<(SegmentId, Sequence)>,
+    /// Segments whose file goes on behind the end that a successor recorded, with that end.
+    pub(crate) untrimmed: Vec<(SegmentId, u64)>,
     report: Report,
 }
 
@@ -122,18 +142,38 @@ impl Recovery {
             Some(last) => walk_back(disk, &identity, &found, start, last, &mut report)?,
             None => Vec::new(),
         };
+        let untrimmed = links.iter().filter_map(Link::untrimmed).collect();
         let history: BTreeSet<_> = links.iter().map(|link| link.header.id).collect();
         found.strays = found.segments.difference(&history).copied().collect();
+        check_strays(disk, &identity, &found.strays, &mut report)?;
         report.passed_over.clone_from(&found.strays);
         let covered = take_covered(&mut links, start);
         Ok(Self {
             identity,
             start,
+            epoch: None,
+            durable: None,
             covered,
             links,
+            untrimmed,
             found,
             report,
         })
+    }
+
+    /// Read under a claim, of a log that was durable up to there.
+    pub(crate) fn under(mut self, epoch: Epoch, durable: Option<Sequence>) -> Self {
+        self.epoch = Some(epoch);
+        self.durable = durable;
+        self
+    }
+
+    /// For a look at a log of which the epoch page said, before this reading began, that everything
+    /// up to `durable` was durable.
+    #[must_use]
+    pub fn at_least(mut self, durable: Option<Sequence>) -> Self {
+        self.durable = durable;
+        self
     }
 
     /// Reads every record after the start, in order, and finds the end of the log. `visit` sees
@@ -151,7 +191,8 @@ impl Recovery {
         for link in std::mem::take(&mut self.links) {
             at.enter(&link);
             let reader = Reader::open(disk, &self.identity, link.header.id)?;
-            let mut reader = reader.with_window(window);
+            let end = link.end.map_or(u64::MAX, |end| end.offset);
+            let mut reader = reader.with_window(window).up_to(end);
             match link.end {
                 Some(end) => at.read_sealed(&mut reader, &end, &mut self.report, &mut visit)?,
                 None => at.read_last(&mut reader, &mut self.report, &mut visit)?,
@@ -161,23 +202,26 @@ impl Recovery {
             self.report.segments.push(at.segment_report(link.header.id));
         }
         self.report.last_sequence = at.last();
-        self.check_covered(&at)?;
+        self.check_not_behind(&at)?;
         Ok(at.recovered(self, segments))
     }
 
-    fn check_covered(&self, at: &Walk) -> Result<(), Error> {
-        let Start::After(covered) = self.start else {
-            return Ok(());
+    /// A log that ends early has lost what one copy cannot show: its last batch, or its newest
+    /// segments whole.
+    fn check_not_behind(&self, at: &Walk) -> Result<(), Error> {
+        let covered = match self.start {
+            Start::After(covered) => Some(covered),
+            Start::Beginning | Start::Oldest => None,
         };
-        if at.last() >= covered {
-            return Ok(());
+        match covered.max(self.durable) {
+            Some(durable) if at.last() < durable => Err(at.damaged(Fault::Behind(durable))),
+            _ => Ok(()),
         }
-        Err(at.damaged(Fault::Behind(covered)))
     }
 }
 
 impl Found {
-    fn list<D: Disk>(disk: &D) -> Result<Self, Error> {
+    pub(crate) fn list<D: Disk>(disk: &D) -> Result<Self, Error> {
         let mut found = Self::default();
         for name in disk.list().map_err(Action::List.of_directory())? {
             let id = match NamedFile::of(&name) {
@@ -187,6 +231,10 @@ impl Found {
                 }
                 Some(NamedFile::Temporary(id)) => {
                     found.temporaries.push(name);
+                    id
+                }
+                Some(NamedFile::Ballast(id)) => {
+                    found.ballasts.push(name);
                     id
                 }
                 None => continue,
@@ -203,19 +251,37 @@ fn find_last<D: Disk>(
     identity: &Identity,
     found: &Found,
     report: &mut Report,
-) -> Result<Option<SegmentHeader>, Error> {
-    let mut last = None;
+) -> Result<Option<(SegmentHeader, u64)>, Error> {
     for &id in found.segments.iter().rev() {
-        let mut reader = Reader::open(disk, identity, id)?;
+        let Some(mut reader) = Reader::open_if_there(disk, identity, id)? else {
+            // Removed since it was listed: no part of the history, or that history is over.
+            continue;
+        };
         let headers = reader.headers(identity)?;
-        // Below the last one only the refusals matter.
-        let counts = last.is_none() && reader.counts()?;
+        let counts = reader.counts()?;
         if let Some(header) = used(id, headers, counts, Sequence(0), report)? {
-            check_size(&reader, &header)?;
-            last = Some(header);
+            check_size(&reader, &header, header.segment_size)?;
+            return Ok(Some((header, reader.size())));
         }
     }
-    Ok(last)
+    Ok(None)
+}
+
+/// A file that is no part of the history may still say that it is another store's, or that a newer
+/// program was here.
+fn check_strays<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    strays: &[SegmentId],
+    report: &mut Report,
+) -> Result<(), Error> {
+    for &id in strays {
+        if let Some(reader) = Reader::open_if_there(disk, identity, id)? {
+            let headers = reader.headers(identity)?;
+            used(id, headers, false, Sequence(0), report)?;
+        }
+    }
+    Ok(())
 }
 
 /// Applies the table of headers; `None`: pass over.
@@ -249,8 +315,9 @@ fn used(
 fn check_size<F: ostraca_io::DiskFile>(
     reader: &Reader<F>,
     header: &SegmentHeader,
+    size: u64,
 ) -> Result<(), Error> {
-    if reader.size() >= header.segment_size {
+    if reader.size() >= size {
         return Ok(());
     }
     let sequence = header.end_sequence_before().next();
@@ -263,17 +330,22 @@ fn walk_back<D: Disk>(
     identity: &Identity,
     found: &Found,
     start: Start,
-    last: SegmentHeader,
+    (last, size): (SegmentHeader, u64),
     report: &mut Report,
 ) -> Result<Vec<Link>, Error> {
     let mut links = vec![Link {
         header: last,
         end: None,
+        size,
     }];
     let mut successor = last;
     // Ends, because a valid header names a predecessor with a lower name only.
     while let Some(end) = successor.predecessor {
-        if !found.segments.contains(&end.id) {
+        let reader = match found.segments.contains(&end.id) {
+            true => Reader::open_if_there(disk, identity, end.id)?,
+            false => None,
+        };
+        let Some(reader) = reader else {
             let needed = match start {
                 Start::Beginning => true,
                 Start::After(covered) => end.end_sequence > covered,
@@ -283,13 +355,13 @@ fn walk_back<D: Disk>(
                 return Err(damaged(end.id, 0, end.end_sequence, Fault::Missing));
             }
             break;
-        }
-        let reader = Reader::open(disk, identity, end.id)?;
+        };
         let headers = reader.headers(identity)?;
         let Some(header) = used(end.id, headers, true, end.end_sequence, report)? else {
             return Err(damaged(end.id, 0, end.end_sequence, Fault::SegmentHeader));
         };
-        check_size(&reader, &header)?;
+        // What is behind the end may have been given back.
+        check_size(&reader, &header, end.end_offset)?;
         if header.owner != end.owner {
             return Err(damaged(end.id, 0, end.end_sequence, Fault::Owner));
         }
@@ -301,6 +373,7 @@ fn walk_back<D: Disk>(
         links.push(Link {
             header,
             end: Some(end),
+            size: reader.size(),
         });
         successor = header;
     }

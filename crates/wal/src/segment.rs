@@ -8,6 +8,7 @@ use ostraca_io::{Disk, DiskFile, FileName};
 use ostraca_types::{Epoch, Sequence, ShardId, StoreId};
 
 use crate::error::Action;
+use crate::fence::Claim;
 use crate::frame::{BATCH_ALIGNMENT, BATCH_SIZE_MAX};
 use crate::place::{Identity, Owner, Place, array_at, checksum, is_zero, u16_at, u32_at, u64_at};
 use crate::{Error, Fault};
@@ -83,6 +84,10 @@ impl SegmentId {
         self.named("tmp")
     }
 
+    pub(crate) fn ballast_name(&self) -> FileName {
+        self.named("bal")
+    }
+
     fn named(&self, prefix: &str) -> FileName {
         FileName::new(&format!("{prefix}-{self}.log")).expect("characters of a file name")
     }
@@ -93,6 +98,7 @@ impl SegmentId {
 pub(crate) enum NamedFile {
     Segment(SegmentId),
     Temporary(SegmentId),
+    Ballast(SegmentId),
 }
 
 impl NamedFile {
@@ -108,10 +114,17 @@ impl NamedFile {
         let file = match prefix {
             "seg" => Self::Segment(id),
             "tmp" => Self::Temporary(id),
+            "bal" => Self::Ballast(id),
             _ => return None,
         };
         // Only the one spelling that we make.
         (id.named(prefix) == *name).then_some(file)
+    }
+
+    pub(crate) fn id(self) -> SegmentId {
+        match self {
+            Self::Segment(id) | Self::Temporary(id) | Self::Ballast(id) => id,
+        }
     }
 }
 
@@ -295,6 +308,7 @@ fn decode_fields(
 #[derive(Debug)]
 pub struct Preparation<D: Disk> {
     pub(crate) disk: D,
+    pub(crate) claim: Claim,
     pub(crate) id: SegmentId,
     pub(crate) size: u64,
     /// The log asks again once this is gone.
@@ -315,6 +329,9 @@ impl<D: Disk> Preparation<D> {
     /// return the file survives a power cut. [`Error::Full`] leaves nothing behind, and the log
     /// asks again. The log is not affected by any failure here.
     pub fn run(self) -> Result<Prepared<D>, Error> {
+        // With each segment the hint of what was durable, against a power cut. Its own failure
+        // costs the hint and nothing else.
+        drop(self.claim.flush());
         let file = prepare(&self.disk, self.id, self.size)?;
         Ok(Prepared {
             file,
@@ -328,24 +345,30 @@ impl<D: Disk> Preparation<D> {
 /// Makes a zero-filled segment under its final name. `AlreadyExists` if either name is taken.
 pub(crate) fn prepare<D: Disk>(disk: &D, id: SegmentId, size: u64) -> Result<D::File, Error> {
     let temporary = id.temporary_name();
-    let file = disk
-        .create(&temporary)
-        .map_err(full_or(Action::Create, &temporary))?;
-    let named = fill_with_zeros(&file, size)
-        .map_err(full_or(Action::Prepare, &temporary))
-        .and_then(|()| {
-            disk.rename_exclusive(&temporary, &id.file_name())
-                .map_err(full_or(Action::Rename, &id.file_name()))
-        });
-    if let Err(err) = named {
-        // Gives the room back. If this fails too, the next take-over cleans up; the first
-        // failure is the one to report.
+    let file = create_filled(disk, &temporary, size)?;
+    if let Err(err) = disk.rename_exclusive(&temporary, &id.file_name()) {
         drop(disk.remove(&temporary));
-        return Err(err);
+        return Err(full_or(Action::Rename, &id.file_name())(err));
     }
     // Until then a power cut could take the name away under acknowledged batches.
     disk.sync_dir()
         .map_err(Action::SyncDirectory.of_directory())?;
+    Ok(file)
+}
+
+/// Makes a file of zeros that has its room on the disk.
+pub(crate) fn create_filled<D: Disk>(
+    disk: &D,
+    name: &FileName,
+    size: u64,
+) -> Result<D::File, Error> {
+    let file = disk.create(name).map_err(full_or(Action::Create, name))?;
+    if let Err(err) = fill_with_zeros(&file, size) {
+        // Gives the room back. If this fails too, the next take-over cleans up; the first
+        // failure is the one to report.
+        drop(disk.remove(name));
+        return Err(full_or(Action::Prepare, name)(err));
+    }
     Ok(file)
 }
 

@@ -2,7 +2,7 @@
 //! number.
 
 use crate::Room;
-use ostraca_io::{Disk, SimDisk};
+use ostraca_io::{Disk, Page, SimDisk};
 use ostraca_types::{Epoch, Sequence, ShardId, Slot, StoreId, Timestamp};
 
 use crate::*;
@@ -10,8 +10,10 @@ use crate::*;
 mod arbitrary;
 mod crash;
 mod damage;
+mod fence;
 mod format;
 mod open_log;
+mod restarts;
 mod segments;
 
 pub(crate) const IDENTITY: Identity = Identity {
@@ -73,10 +75,49 @@ pub(crate) fn recover_from(
     Ok((recovered, records))
 }
 
-pub(crate) fn open(disk: &SimDisk) -> Result<(Log<SimDisk>, Vec<Stored>), Error> {
-    let (recovered, records) = recover(disk)?;
-    let log = Log::take_over(disk.clone(), IDENTITY, OWNER, SMALL, recovered, TIME)?;
+/// Raises the epoch; the page is made where it is missing.
+pub(crate) fn claim(disk: &SimDisk) -> Result<Claim, Error> {
+    if disk.page().load(0) == 0 {
+        for (word, bytes) in new_epoch_page(&IDENTITY).chunks_exact(8).enumerate() {
+            disk.damage_page(word, u64::from_le_bytes(bytes.try_into().expect("eight")));
+        }
+    }
+    Claim::raise(disk.page(), IDENTITY, disk)
+}
+
+/// Reads under a claim.
+pub(crate) fn recover_under(
+    claim: &Claim,
+    disk: &SimDisk,
+    start: Start,
+) -> Result<(Recovered, Vec<Stored>), Error> {
+    let mut records = Vec::new();
+    let recovered = claim.recover(disk, start)?.replay(disk, |record| {
+        records.push(Stored::of(record));
+        Ok::<(), Error>(())
+    })?;
+    Ok((recovered, records))
+}
+
+/// Every step of an opening, as a shard takes it.
+pub(crate) fn open_from(
+    disk: &SimDisk,
+    options: Options,
+    start: Start,
+) -> Result<(Log<SimDisk>, Vec<Stored>), Error> {
+    let claim = claim(disk)?;
+    let (recovered, records) = recover_under(&claim, disk, start)?;
+    let log = Log::take_over(disk.clone(), claim, OWNER, options, recovered, TIME)?;
     Ok((log, records))
+}
+
+pub(crate) fn open(disk: &SimDisk) -> Result<(Log<SimDisk>, Vec<Stored>), Error> {
+    open_from(disk, SMALL, Start::Beginning)
+}
+
+/// Tidies as a shard does, but at once.
+pub(crate) fn clean_up(log: &mut Log<SimDisk>) -> Result<usize, Error> {
+    log.take_clean_up().map_or(Ok(0), |mut work| work.run())
 }
 
 /// A payload that tells its number, so that invented ones are found out.

@@ -1,4 +1,4 @@
-//! Named points at which a process of a faults build ends itself (docs/faults.md).
+//! Named points at which a process of a faults build ends or stops itself (docs/faults.md).
 
 use std::io;
 use std::path::PathBuf;
@@ -13,31 +13,54 @@ use ostraca_worker::{Edge, Fault, Inbox, Objects, Outbox, Ports, PurgeError};
 
 /// The points of this process. Without a directory none is ever reached.
 #[derive(Debug, Clone)]
-struct Stops(Option<Arc<PathBuf>>);
+pub(super) struct Stops(Option<Arc<PathBuf>>);
 
 impl Stops {
-    /// Ends this process with SIGKILL if the script asks for it at this point, and for nobody else:
-    /// the rename has one winner.
+    pub(super) fn from_env() -> Self {
+        Self(std::env::var_os(super::VARIABLE).map(|dir| Arc::new(PathBuf::from(dir))))
+    }
+
+    /// A file of the script, if there is one.
+    pub(super) fn file(&self, name: &str) -> Option<PathBuf> {
+        self.0.as_ref().map(|dir| dir.join(name))
+    }
+
+    /// Ends this process with SIGKILL, or stops it with SIGSTOP, if the script asks for it at this
+    /// point.
     ///
     /// Panics if the script cannot be read or renamed: a test that goes on without its kill proves
     /// nothing.
-    fn reach(&self, point: &str) {
-        let Some(dir) = &self.0 else { return };
-        let (stop, stopped) = (dir.join("stop"), dir.join("stopped"));
-        match files::read_text(&stop) {
+    pub(super) fn reach(&self, point: &str) {
+        if self.asks("stop", "stopped", point) {
+            let killed = process::kill(std::process::id());
+            unreachable!("the kernel kills who asks for it: {killed:?}");
+        }
+        if self.asks("pause", "paused", point) {
+            // Returns when somebody lets the process go on.
+            if let Err(err) = process::pause(std::process::id()) {
+                panic!("this process cannot stop itself: {err}");
+            }
+        }
+    }
+
+    /// Whether the script's file names the point. It is renamed, so it asks once, and asks one
+    /// process: the rename has one winner.
+    fn asks(&self, name: &str, renamed: &str, point: &str) -> bool {
+        let (Some(asked), Some(done)) = (self.file(name), self.file(renamed)) else {
+            return false;
+        };
+        match files::read_text(&asked) {
             Ok(text) if text.trim() == point => {}
-            Ok(_) => return,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return,
-            Err(err) => panic!("{}: {err}", stop.display()),
+            Ok(_) => return false,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return false,
+            Err(err) => panic!("{}: {err}", asked.display()),
         }
-        match files::rename_durable(&stop, &stopped) {
-            Ok(()) => {}
+        match files::rename_durable(&asked, &done) {
+            Ok(()) => true,
             // Another one was here first.
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return,
-            Err(err) => panic!("{}: {err}", stopped.display()),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => false,
+            Err(err) => panic!("{}: {err}", done.display()),
         }
-        let killed = process::kill(std::process::id());
-        unreachable!("the kernel kills who asks for it: {killed:?}");
     }
 }
 
@@ -52,8 +75,7 @@ pub(crate) struct Stopping<T> {
 pub(crate) fn stopping<S, B, E>(
     ports: Ports<S, B, E>,
 ) -> Ports<Stopping<S>, Stopping<B>, Stopping<E>> {
-    let dir = std::env::var_os(super::VARIABLE).map(PathBuf::from);
-    let stops = Stops(dir.map(Arc::new));
+    let stops = Stops::from_env();
     Ports {
         shards: Stopping::new(ports.shards, &stops),
         objects: Stopping::new(ports.objects, &stops),

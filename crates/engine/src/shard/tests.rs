@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use ostraca_io::{Entropy as _, ManualClock, SeededEntropy, SimDisk, Unsynced};
+use ostraca_io::{Entropy as _, ManualClock, Page, SeededEntropy, SimDisk, Unsynced};
 use ostraca_types::{RequestHash, ShardId, StoreId};
 
 use super::*;
@@ -23,10 +23,29 @@ fn options() -> Options {
     options
 }
 
+/// The shard's epoch page, made where it is missing.
+fn page(disk: &SimDisk) -> Arc<dyn Page> {
+    if disk.page().load(0) == 0 {
+        let page = ostraca_wal::new_epoch_page(&IDENTITY);
+        for (word, bytes) in page.chunks_exact(8).enumerate() {
+            disk.damage_page(word, u64::from_le_bytes(bytes.try_into().expect("eight")));
+        }
+    }
+    disk.page()
+}
+
 fn open_core(disk: &SimDisk, clock: &ManualClock) -> Result<Core<SimDisk>, OpenError> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let entropy = SeededEntropy::new(1);
-    Core::open(disk.clone(), IDENTITY, clock, &entropy, &options()).map(|(core, _)| core)
+    Core::open(
+        disk.clone(),
+        &page(disk),
+        IDENTITY,
+        clock,
+        &entropy,
+        &options(),
+    )
+    .map(|(core, _)| core)
 }
 
 fn open(
@@ -36,6 +55,7 @@ fn open(
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     Shard::open(
         disk.clone(),
+        &page(disk),
         IDENTITY,
         clock,
         &SeededEntropy::new(1),
@@ -604,7 +624,14 @@ fn the_same_log_gives_the_same_rows_whatever_the_clock_does_meanwhile() {
     let clock = ManualClock::new(START);
     let ticking: Arc<dyn Clock> = Arc::new(TickingClock(clock.clone()));
     let entropy = SeededEntropy::new(1);
-    let opened = Core::open(disk.clone(), IDENTITY, ticking, &entropy, &options());
+    let opened = Core::open(
+        disk.clone(),
+        &page(&disk),
+        IDENTITY,
+        ticking,
+        &entropy,
+        &options(),
+    );
     let (mut core, _) = opened.expect("new");
     let answers = Answers::default();
     for batch in batches() {
@@ -617,7 +644,7 @@ fn the_same_log_gives_the_same_rows_whatever_the_clock_does_meanwhile() {
     let fingerprint = core.inner().index.fingerprint();
     let reopened = open_core(&disk.crash(), &clock).expect("recovered");
     assert_eq!(reopened.inner().index.fingerprint(), fingerprint);
-    assert!(reopened.inner().epoch > core.inner().epoch);
+    assert!(reopened.inner().claim.epoch() > core.inner().claim.epoch());
 }
 
 /// Ends must not use up what their messages need, so that objects can go and room comes back.
@@ -630,7 +657,14 @@ fn d04_ends_leave_room_for_deliveries_acks_and_inbox_records() {
     options.log.segment_size = 4 << 20;
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let entropy = SeededEntropy::new(1);
-    let opened = Core::open(disk.clone(), IDENTITY, shared, &entropy, &options);
+    let opened = Core::open(
+        disk.clone(),
+        &page(&disk),
+        IDENTITY,
+        shared,
+        &entropy,
+        &options,
+    );
     let (mut core, _) = opened.expect("new");
     disk.set_capacity(0);
     let answers = Answers::default();

@@ -1,8 +1,14 @@
 //! What the simulated disk does at a crash, beyond the promises that it shares with the real one.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
 use super::*;
+use crate::{Disk, DiskFile, FileName};
+
+mod faults;
+mod page;
+mod sizes;
 
 fn name(text: &str) -> FileName {
     FileName::new(text).expect("a file name")
@@ -120,7 +126,7 @@ fn names_are_durable_only_after_a_sync_of_the_directory() {
 
 #[test]
 fn random_entries_are_lost_one_by_one() {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for seed in 0..64 {
         let disk = SimDisk::new(seed);
         for text in ["a", "b"] {

@@ -47,6 +47,8 @@ pub(crate) async fn start(
     let metrics = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let metrics_address = metrics.local_addr().expect("an address");
     let options = ShardOptions {
+        storage: ostraca_io::RealStorage,
+        take_over: false,
         data,
         shard: ShardId(shard),
         listener,

@@ -249,12 +249,14 @@ impl Walk {
         });
         Recovered {
             identity: recovery.identity,
+            epoch: recovery.epoch,
             found: recovery.found,
             predecessor,
             chain: proven.chain,
             chain_end: self.chain,
             tail: self.tail,
             segments,
+            untrimmed: recovery.untrimmed,
             report: recovery.report,
         }
     }

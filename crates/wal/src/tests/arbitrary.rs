@@ -104,10 +104,17 @@ proptest! {
         for (offset, bytes) in &damage {
             disk.overwrite(&name, *offset, bytes);
         }
-        if let Ok((recovered, records)) = recover(&disk) {
+        if let Ok((_, records)) = recover(&disk) {
             let found = numbers(&records);
             prop_assert!(found.len() <= 6 && found.iter().copied().eq(0..found.len() as u64));
-            Log::take_over(disk, IDENTITY, OWNER, SMALL, recovered, TIME).expect("power");
+            match open(&disk) {
+                Ok((_, again)) => prop_assert_eq!(numbers(&again), found),
+                // What looks like a torn tail is convicted by the epoch page.
+                Err(Error::Damaged { fault: Fault::Behind(_), .. }) => {
+                    prop_assert!(found.len() < 6);
+                }
+                Err(err) => panic!("{err}"),
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ impl Run {
         // What a take-over handed out may be answered from.
         self.acknowledged = found;
         self.attempted = found;
-        log.clean_up()?;
+        clean_up(&mut log)?;
         Ok(log)
     }
 }
@@ -274,7 +274,7 @@ fn d03_a_failed_sync_stops_the_log() {
     assert!(matches!(log.sync(), Err(Error::Stopped)));
     assert!(matches!(append_one(&mut log, 2), Err(Error::Stopped)));
     assert!(matches!(log.mark(), Err(Error::Stopped)));
-    assert!(matches!(log.clean_up(), Err(Error::Stopped)));
+    assert!(matches!(log.purge(Sequence(1)), Err(Error::Stopped)));
     assert!(log.wants_segment().is_none());
     assert!(log.is_stopped());
     assert_eq!(
@@ -414,9 +414,9 @@ fn d01_a_take_over_syncs_each_step() {
     drop(open(&disk).expect("a new log"));
     let before = disk.operations();
     drop(open(&disk).expect("a log with a tail"));
-    // Create, zeros (two writes), sync, rename, sync the directory; then a write and a sync each
-    // of the tail, the header and the no-op.
-    assert_eq!(disk.operations() - before, 6 + 6);
+    // Raise and flush; create, zeros (two writes), sync, rename, sync the directory; a write and a
+    // sync each of the tail, the header and the no-op; flush the page.
+    assert_eq!(disk.operations() - before, 2 + 6 + 6 + 1);
 }
 
 /// The syncs of the two steps that make a segment known, in order (WAL-01, WAL-28).

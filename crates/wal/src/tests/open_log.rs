@@ -1,7 +1,9 @@
 //! A log that is open: sequences, batches, marks, and the real disk.
 
 use crate::Room;
-use ostraca_io::{RealDisk, SimDisk};
+use std::sync::Arc;
+
+use ostraca_io::{Page, RealDisk, RealPage, SimDisk};
 
 use super::*;
 
@@ -224,9 +226,14 @@ fn messages_say_what_to_do() {
 fn the_real_disk_serves_as_well() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = RealDisk::open(dir.path()).expect("the directory");
+    let page = dir.path().join(EPOCH_PAGE);
+    ostraca_io::files::create_durable(&page, &new_epoch_page(&IDENTITY), 0o600).expect("made");
+    let page: Arc<dyn Page> = Arc::new(RealPage::open(&page).expect("just made"));
     for round in 0..3 {
         let mut found = 0;
-        let recovered = Recovery::read(&disk, IDENTITY)
+        let claim = Claim::raise(Arc::clone(&page), IDENTITY, &disk).expect("a working disk");
+        let recovered = claim
+            .recover(&disk, Start::Beginning)
             .and_then(|recovery| {
                 recovery.replay(&disk, |record| {
                     found += u64::from(record.kind != KIND_NO_OP);
@@ -235,9 +242,10 @@ fn the_real_disk_serves_as_well() {
             })
             .expect("a log");
         assert_eq!(found, round * 27);
-        let log = Log::take_over(disk.clone(), IDENTITY, OWNER, SMALL, recovered, TIME);
+        let log = Log::take_over(disk.clone(), claim, OWNER, SMALL, recovered, TIME);
         let mut log = log.expect("a working disk");
-        log.clean_up().expect("a working disk");
+        let mut work = log.take_clean_up().expect("the first time");
+        work.run().expect("a working disk");
         for first in 0..3 {
             log.append(&mut big_batch(round * 27 + first * 9), Room::Reserve)
                 .expect("room");

@@ -7,8 +7,7 @@ use super::*;
 use crate::segment::NamedFile;
 
 fn open_with(disk: &SimDisk, options: Options) -> Log<SimDisk> {
-    let (recovered, _) = recover(disk).expect("a log");
-    Log::take_over(disk.clone(), IDENTITY, OWNER, options, recovered, TIME).expect("power")
+    open_from(disk, options, Start::Beginning).expect("power").0
 }
 
 fn append_big(log: &mut Log<SimDisk>, first: u64) -> Result<(), Error> {
@@ -183,35 +182,45 @@ fn every_opening_raises_the_epoch_above_every_name() {
         .temporary_name(),
     )
     .expect("a new name");
-    let (recovered, _) = recover(&disk).expect("a log");
-    // Somebody takes the name after we read.
-    disk.create(
-        &SegmentId {
-            epoch: Epoch(41),
-            number: 0,
-        }
-        .file_name(),
-    )
-    .expect("a new name");
-    let log = Log::take_over(disk, IDENTITY, OWNER, SMALL, recovered, TIME);
-    assert_eq!(log.expect("power").epoch(), Epoch(42));
+    assert_eq!(open_with(&disk, SMALL).epoch(), Epoch(41));
 }
 
-/// What a stale leader writes after it was replaced is no part of the history (f02, f03).
+/// Two that were granted one epoch, which takes damage to the page: the name decides (f01).
 #[test]
-fn a_stale_leaders_appends_are_cut() {
+fn f01_whoever_meets_its_name_taken_reads_again() {
+    let disk = SimDisk::new(1);
+    let claim = claim(&disk).expect("power");
+    let (recovered, _) = recover_under(&claim, &disk, Start::Beginning).expect("a log");
+    let first = SegmentId {
+        epoch: claim.epoch(),
+        number: 0,
+    };
+    disk.create(&first.file_name()).expect("a new name");
+    let log = Log::take_over(disk.clone(), claim, OWNER, SMALL, recovered, TIME);
+    assert!(matches!(log, Err(Error::EpochTaken { epoch: Epoch(1) })));
+    assert_eq!(open_with(&disk, SMALL).epoch(), Epoch(2));
+}
+
+/// What a stale leader writes after it was replaced is refused, and no part of the history.
+#[test]
+fn f02_a_stale_leaders_appends_are_refused_and_cut() {
     let disk = SimDisk::new(1);
     let mut stale = open_with(&disk, SMALL);
     append_one(&mut stale, 0).expect("power");
     append_one(&mut stale, 1).expect("power");
-    let mut leader = open_with(&disk, SMALL);
-    append_one(&mut stale, 777).expect("nothing stops it");
-    append_big(&mut stale, 800).expect("nothing stops it");
-    append_big(&mut stale, 900).expect("nothing stops it");
-    append_big(&mut stale, 950).expect("it even rolls");
-    append_one(&mut leader, 2).expect("power");
+    append_big(&mut stale, 2).expect("power");
+    append_big(&mut stale, 11).expect("power");
+    // What it is about to prepare when it is stopped, and installs when it wakes.
+    let preparation = stale.wants_segment().expect("half full");
+    let mut leader = open_with(&disk.beside(), SMALL);
+    stale.install(preparation.run().expect("room"));
+    let late = append_one(&mut stale, 777).expect_err("another one leads");
+    assert!(matches!(late, Error::Fenced { epoch: Epoch(1) }), "{late}");
+    let later = append_one(&mut stale, 778).expect_err("for ever");
+    assert!(matches!(later, Error::Stopped), "{later}");
+    append_one(&mut leader, 20).expect("power");
     let (recovered, records) = recover(&disk).expect("a log");
-    assert_eq!(numbers(&records), [0, 1, 2]);
+    assert_eq!(numbers(&records), (0..21).collect::<Vec<_>>());
     assert_eq!(
         recovered.report().passed_over,
         [SegmentId {
@@ -221,8 +230,12 @@ fn a_stale_leaders_appends_are_cut() {
     );
     let disk = disk.crash();
     let (mut log, _) = open(&disk).expect("a log");
-    assert_eq!(log.clean_up().expect("power"), 1);
-    assert_eq!(segment_names(&disk).len(), 3);
+    assert_eq!(clean_up(&mut log).expect("power"), 1);
+    assert_eq!(
+        segment_names(&disk).len(),
+        4,
+        "three segments and a ballast"
+    );
 }
 
 #[test]
@@ -285,20 +298,14 @@ fn purge_removes_what_a_checkpoint_covers() {
             ..
         })
     ));
-    let (recovered, records) = recover_from(&disk, Start::After(ends[1])).expect("covered");
+    let (mut log, records) = open_from(&disk, SMALL, Start::After(ends[1])).expect("covered");
     assert_eq!(numbers(&records), (18..54).collect::<Vec<_>>());
-    let taken = Log::take_over(disk.clone(), IDENTITY, OWNER, SMALL, recovered, TIME);
-    let mut log = taken.expect("power");
     assert_eq!(log.purge(log.durable_sequence()).expect("power"), 2);
     assert_eq!(segment_names(&disk).len(), 1, "the current one stays");
     // Segments that a checkpoint covers are not read, only known.
     let disk = disk.crash();
-    drop(open_with_start(&disk, Start::After(log.durable_sequence())));
-}
-
-fn open_with_start(disk: &SimDisk, start: Start) -> Log<SimDisk> {
-    let (recovered, _) = recover_from(disk, start).expect("a log");
-    Log::take_over(disk.clone(), IDENTITY, OWNER, SMALL, recovered, TIME).expect("power")
+    let start = Start::After(log.durable_sequence());
+    drop(open_from(&disk, SMALL, start).expect("power"));
 }
 
 #[test]
@@ -316,20 +323,20 @@ fn clean_up_removes_leftovers_and_nothing_of_a_higher_epoch() {
             .write_all_at(&[0; 9000], 0)
             .expect("room");
     }
-    let (recovered, _) = recover(&disk).expect("a log");
+    let claim = claim(&disk).expect("power");
     let higher = SegmentId {
         epoch: Epoch(9),
         number: 0,
     }
     .temporary_name();
     disk.create(&higher).expect("a new name");
-    let log = Log::take_over(disk.clone(), IDENTITY, OWNER, SMALL, recovered, TIME);
+    let (recovered, _) = recover_under(&claim, &disk, Start::Beginning).expect("a log");
+    let log = Log::take_over(disk.clone(), claim, OWNER, SMALL, recovered, TIME);
     let mut log = log.expect("power");
     assert_eq!(log.epoch(), Epoch(3));
-    assert_eq!(log.clean_up().expect("power"), 2);
-    assert_eq!(log.clean_up().expect("power"), 0);
+    assert_eq!(clean_up(&mut log).expect("power"), 2);
     let names = disk.list().expect("power");
-    assert!(names.contains(&higher) && names.len() == 3, "{names:?}");
+    assert!(names.contains(&higher) && names.len() == 4, "{names:?}");
 }
 
 /// A look beside an open log: the log goes on, beyond what the reader has read already.
