@@ -109,7 +109,7 @@ impl<D: Disk> Core<D> {
         let owner = Owner(owner);
         let mut taken = 0;
         loop {
-            let replay = Self::read(&disk, page, identity)?;
+            let replay = Self::read(&disk, page, identity, entropy)?;
             let opened = Opened {
                 records: replay.records,
                 cut_bytes: replay.cut_bytes(),
@@ -128,8 +128,13 @@ impl<D: Disk> Core<D> {
     }
 
     /// Raises the epoch, and replays the log.
-    fn read(disk: &D, page: &Arc<dyn Page>, identity: Identity) -> Result<Replay, OpenError> {
-        let claim = Claim::raise(Arc::clone(page), identity, disk)?;
+    fn read(
+        disk: &D,
+        page: &Arc<dyn Page>,
+        identity: Identity,
+        entropy: &dyn Entropy,
+    ) -> Result<Replay, OpenError> {
+        let claim = Claim::raise(Arc::clone(page), identity, disk, entropy)?;
         let index = ostraca_index::Index::new();
         let mut clock = Replayed::default();
         let mut records = 0;

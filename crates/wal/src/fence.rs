@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use ostraca_io::{Disk, FileName, PAGE_SIZE, Page};
+use ostraca_io::{Disk, Entropy, FileName, PAGE_SIZE, Page};
 use ostraca_types::{Epoch, Sequence, ShardId, StoreId};
 
 use crate::error::{Action, Error};
@@ -40,10 +40,13 @@ const CELL: usize = field::EPOCH.start / 8;
 const DURABLE: usize = field::DURABLE.start / 8;
 const DURABLE_COMPLEMENT: usize = field::DURABLE_COMPLEMENT.start / 8;
 
-/// How far a bad cell is repaired beyond the epochs in use. A process that raised the cell and has
-/// no file yet is in none of them, and may still wake up: its epoch must not be given again. So
-/// many cannot have died or been stopped between their raise and their first file.
+/// How far a bad cell is repaired beyond the epochs in use: at least this, and up to
+/// [`REPAIR_SPREAD`] more. A process that raised the cell and has no file yet is in none of them, and
+/// may still wake up: its epoch must not be given again. So many cannot have died or been stopped
+/// between their raise and their first file; and the rest is random, because a second repair must
+/// not meet the first one's epoch either.
 const REPAIR_JUMP: u64 = 1 << 16;
+const REPAIR_SPREAD: u64 = 1 << 24;
 
 const _: () = {
     assert!(
@@ -74,6 +77,12 @@ fn header(identity: &Identity) -> [u8; HEADER_SIZE] {
     let crc = crc32fast::hash(&bytes[field::CRC.end..]);
     bytes[field::CRC].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+fn repair_jump(entropy: &dyn Entropy) -> u64 {
+    let mut bytes = [0; 8];
+    entropy.fill(&mut bytes);
+    REPAIR_JUMP + u64::from_le_bytes(bytes) % REPAIR_SPREAD
 }
 
 fn page_name() -> FileName {
@@ -194,6 +203,7 @@ impl Claim {
         page: Arc<dyn Page>,
         identity: Identity,
         disk: &D,
+        entropy: &dyn Entropy,
     ) -> Result<Self, Error> {
         let page = EpochPage(page);
         let header = page.header(&identity)?;
@@ -202,7 +212,7 @@ impl Claim {
         loop {
             let granted = epoch_of(current);
             let bad = header == PageHeader::Bad || granted.is_none();
-            let above = if bad { REPAIR_JUMP } else { 0 };
+            let above = if bad { repair_jump(entropy) } else { 0 };
             // Also in a bad page a good cell counts: somebody may be repairing it with us.
             let highest = granted.unwrap_or(0).max(in_use.0.saturating_add(above));
             let highest = Epoch(highest);

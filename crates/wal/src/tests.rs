@@ -2,7 +2,9 @@
 //! number.
 
 use crate::Room;
-use ostraca_io::{Disk, Page, SimDisk};
+use std::sync::LazyLock;
+
+use ostraca_io::{Disk, Page, SeededEntropy, SimDisk};
 use ostraca_types::{Epoch, Sequence, ShardId, Slot, StoreId, Timestamp};
 
 use crate::*;
@@ -20,6 +22,7 @@ pub(crate) const IDENTITY: Identity = Identity {
     store: StoreId([0x5a; 16]),
     shard: ShardId(3),
 };
+pub(crate) static ENTROPY: LazyLock<SeededEntropy> = LazyLock::new(|| SeededEntropy::new(7));
 pub(crate) const OWNER: Owner = Owner([0x77; 16]);
 pub(crate) const SMALL: Options = Options {
     segment_size: SEGMENT_SIZE_MIN,
@@ -82,7 +85,7 @@ pub(crate) fn claim(disk: &SimDisk) -> Result<Claim, Error> {
             disk.damage_page(word, u64::from_le_bytes(bytes.try_into().expect("eight")));
         }
     }
-    Claim::raise(disk.page(), IDENTITY, disk)
+    Claim::raise(disk.page(), IDENTITY, disk, &*ENTROPY)
 }
 
 /// Reads under a claim.

@@ -126,7 +126,13 @@ fn f01_a_contender_that_was_overtaken_after_its_last_look_answers_nothing() {
         page: disk.page(),
         shows_once: AtomicU64::new(0),
     });
-    let claim = Claim::raise(Arc::clone(&stale) as Arc<dyn Page>, IDENTITY, &slow).expect("power");
+    let claim = Claim::raise(
+        Arc::clone(&stale) as Arc<dyn Page>,
+        IDENTITY,
+        &slow,
+        &*ENTROPY,
+    )
+    .expect("power");
     let (recovered, _) = recover_under(&claim, &slow, Start::Beginning).expect("a log");
     let as_it_was = stale.load(CELL);
     let (mut leader, _) = open(&disk.beside()).expect("a log");
@@ -211,7 +217,7 @@ fn d07_a_page_of_another_store_or_format_is_refused_by_name() {
         shard: ShardId(4),
         ..IDENTITY
     };
-    let refused = Claim::raise(disk.page(), other, &disk).expect_err("another shard's");
+    let refused = Claim::raise(disk.page(), other, &disk, &*ENTROPY).expect_err("another shard's");
     assert!(matches!(
         refused,
         Error::Foreign {
@@ -226,7 +232,7 @@ fn d07_a_page_of_another_store_or_format_is_refused_by_name() {
     for (word, bytes) in newer.chunks_exact(8).enumerate() {
         disk.damage_page(word, u64::from_le_bytes(bytes.try_into().expect("eight")));
     }
-    let refused = Claim::raise(disk.page(), IDENTITY, &disk).expect_err("a newer one");
+    let refused = Claim::raise(disk.page(), IDENTITY, &disk, &*ENTROPY).expect_err("a newer one");
     assert!(
         matches!(refused, Error::NewerFormat { version: 255, .. }),
         "{refused}"

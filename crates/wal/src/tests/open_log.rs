@@ -231,7 +231,8 @@ fn the_real_disk_serves_as_well() {
     let page: Arc<dyn Page> = Arc::new(RealPage::open(&page).expect("just made"));
     for round in 0..3 {
         let mut found = 0;
-        let claim = Claim::raise(Arc::clone(&page), IDENTITY, &disk).expect("a working disk");
+        let claim =
+            Claim::raise(Arc::clone(&page), IDENTITY, &disk, &*ENTROPY).expect("a working disk");
         let recovered = claim
             .recover(&disk, Start::Beginning)
             .and_then(|recovery| {
