@@ -79,7 +79,7 @@ fn verify(args: &LogArgs) -> Result<(), Failure> {
     let mut all = Vec::new();
     for dir in shard_dirs(&args.path)? {
         let outcome = dir.open().and_then(|(disk, identity)| {
-            ostraca_wal::verify(&disk, identity, &mut |_| {}).map_err(|err| dir.failure(&err))
+            ostraca_wal::verify(&disk, identity, None, &mut |_| {}).map_err(|err| dir.failure(&err))
         });
         let one = Verified {
             shard: dir.shard.0,

@@ -12,8 +12,9 @@ use crate::place::{Place, checksum, u32_at, u64_at};
 
 /// Records that become durable with one write and one sync.
 ///
-/// It keeps its memory across [`Batch::clear`]: one batch serves a log for ever.
-#[derive(Debug, Clone)]
+/// It keeps its memory across [`Batch::clear`]: one batch serves a log for ever. Its `Debug` does not
+/// show what is in it.
+#[derive(Clone)]
 pub struct Batch {
     /// Room for the batch header, then the records; place-dependent fields are filled by `seal`.
     bytes: Vec<u8>,
@@ -32,6 +33,15 @@ impl fmt::Display for BatchFull {
 }
 
 impl std::error::Error for BatchFull {}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("records", &self.len())
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Default for Batch {
     fn default() -> Self {

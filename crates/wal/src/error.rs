@@ -115,7 +115,7 @@ impl fmt::Display for Error {
             } => write!(
                 f,
                 "the log is damaged, nothing was changed; look with `ostraca log verify`, then \
-                 restore a copy: {fault}; file {file}, offset {offset}, sequence {sequence}"
+                 restore a copy, or give up what is lost with `ostraca log cut`: {fault}; file {file}, offset {offset}, sequence {sequence}"
             ),
             Self::NewerFormat { file, version } => {
                 write!(

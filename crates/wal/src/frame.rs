@@ -3,6 +3,8 @@
 //! Decoders take whatever a broken disk returns: they never panic, and use no field of a header
 //! before its checksum has passed.
 
+use std::fmt;
+
 use ostraca_types::{Epoch, Sequence, Slot, Timestamp};
 
 use crate::place::{Place, checksum, u32_at, u64_at};
@@ -187,8 +189,9 @@ impl BatchHeader {
     }
 }
 
-/// One record of the log, as it is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// One record of the log, as it is read. Its `Debug` does not show the payload: nobody knows here
+/// what is in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Its place in the shard's log.
     pub sequence: Sequence,
@@ -210,6 +213,19 @@ pub struct Record<'a> {
     pub offset: u64,
 }
 
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("sequence", &self.sequence)
+            .field("epoch", &self.epoch)
+            .field("kind", &self.kind)
+            .field("payload_size", &self.payload.len())
+            .field("segment", &self.segment)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The chain value after a record.
 pub(crate) fn chain_after(before: u32, sequence: Sequence, epoch: Epoch, payload_crc: u32) -> u32 {
     let mut bytes = [0; 24];
@@ -221,7 +237,7 @@ pub(crate) fn chain_after(before: u32, sequence: Sequence, epoch: Epoch, payload
 }
 
 /// A batch of which every byte was verified.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct BatchView<'a> {
     pub(crate) header: BatchHeader,
     /// Chain value after the last record.
@@ -350,7 +366,7 @@ fn check_record(bytes: &[u8], place: &Place, offset: u64) -> Result<CheckedRecor
 }
 
 /// The records of a verified batch, in order.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     segment: SegmentId,

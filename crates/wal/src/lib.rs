@@ -24,6 +24,8 @@ mod clean_up;
 mod error;
 mod fence;
 mod frame;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod log;
 mod place;
 mod reader;
@@ -44,7 +46,7 @@ pub use frame::{
 };
 pub use log::{Log, Options, RESERVE_SIZE, Room};
 pub use place::{Identity, Owner};
-pub use recovery::{Recovered, Recovery, Start};
+pub use recovery::{CutPlan, Recovered, Recovery, Start, plan_cut};
 pub use segment::{
     BATCHES_START, FORMAT_VERSION, Preparation, Prepared, SEGMENT_HEADER_SIZE, SEGMENT_SIZE_MAX,
     SEGMENT_SIZE_MIN, SegmentId,

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use ostraca_io::{Disk, DiskFile, FileName};
+use ostraca_types::Sequence;
 
 use crate::Error;
 use crate::Fault;
@@ -204,6 +205,26 @@ impl<F: DiskFile> Reader<F> {
             offset += BATCH_ALIGNMENT as u64;
         }
         Ok(None)
+    }
+
+    /// The last record of any valid batch; 0 if there is none.
+    pub(crate) fn last_valid(&mut self) -> Result<Sequence, Error> {
+        let mut last = Sequence(0);
+        let mut offset = BATCHES_START;
+        while let Some(found) = self.next_batch(offset)? {
+            let Ok(batch) = self.batch(found, self.size)? else {
+                break;
+            };
+            last = last.max(Sequence(batch.sequence_end().0 - 1));
+            offset = found + batch.padded_size();
+        }
+        Ok(last)
+    }
+
+    /// Whether any byte from `offset` on is not zero.
+    pub(crate) fn has_bytes_from(&mut self, offset: u64) -> Result<bool, Error> {
+        let beyond = self.beyond(offset)?;
+        Ok(beyond.batch.is_some() || beyond.bytes_not_zero > 0)
     }
 
     /// Whether all is zero from `offset` to the next place where a batch could start.

@@ -4,6 +4,7 @@
 //! [`Headers::judge`](crate::segment::Headers::judge), the other [`decide`].
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use ostraca_io::{Disk, FileName};
 use ostraca_types::{Epoch, Sequence};
@@ -16,8 +17,10 @@ use crate::segment::{Headers, Judgement, NamedFile, Predecessor, SegmentHeader, 
 use crate::verify::Report;
 use crate::{Error, Fault};
 
+mod cut;
 mod replay;
 
+pub use cut::{CutPlan, plan_cut};
 use replay::Walk;
 
 /// From where a log is read.
@@ -86,8 +89,8 @@ pub(crate) struct Found {
     pub(crate) strays: Vec<SegmentId>,
 }
 
-/// A log that was read to its end. [`crate::Log::take_over`] goes on from it.
-#[derive(Debug)]
+/// A log that was read to its end. [`crate::Log::take_over`] goes on from it. Its `Debug` shows no
+/// record.
 pub struct Recovered {
     pub(crate) identity: Identity,
     /// The epoch of the claim under which it was read; `None` for a look.
@@ -106,6 +109,17 @@ pub struct Recovered {
     /// Segments whose file goes on behind the end that a successor recorded, with that end.
     pub(crate) untrimmed: Vec<(SegmentId, u64)>,
     report: Report,
+}
+
+impl fmt::Debug for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recovered")
+            .field("epoch", &self.epoch)
+            .field("predecessor", &self.predecessor)
+            .field("tail_size", &self.tail.len())
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Recovered {

@@ -11,6 +11,7 @@ use crate::*;
 
 mod arbitrary;
 mod crash;
+mod cut;
 mod damage;
 mod fence;
 mod format;

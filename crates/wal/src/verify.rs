@@ -67,16 +67,18 @@ impl Report {
     }
 }
 
-/// Verifies all that is there of a log and shows each record to `progress`, in order. Blocks for
-/// as long as reading takes; changes nothing. It may run on a copy, or beside an open log, whose
+/// Verifies all that is there of a log and shows each record to `progress`, in order. `durable` is
+/// what the epoch page said before (see [`crate::read_epoch_page`]). Blocks for as long as reading takes; changes nothing. It may run on a copy, or beside an open log, whose
 /// batch in flight then looks like a torn append; a segment that is purged meanwhile fails it
 /// with `NotFound`.
 pub fn verify<D: Disk>(
     disk: &D,
     identity: Identity,
+    durable: Option<Sequence>,
     progress: &mut dyn FnMut(&Record<'_>),
 ) -> Result<Report, Error> {
-    let recovered = Recovery::read_from(disk, identity, Start::Oldest)?.replay(disk, |record| {
+    let recovery = Recovery::read_from(disk, identity, Start::Oldest)?.at_least(durable);
+    let recovered = recovery.replay(disk, |record| {
         progress(record);
         Ok::<(), Error>(())
     })?;

@@ -4,7 +4,7 @@ use ostraca_io::DiskFile;
 use ostraca_types::{Epoch, Sequence};
 
 use crate::frame::{BatchClass, Record};
-use crate::place::Owner;
+use crate::place::{Identity, Owner};
 use crate::reader::Reader;
 use crate::segment::{BATCHES_START, Predecessor, SegmentId};
 use crate::verify::{Cut, Report, SegmentReport};
@@ -42,33 +42,56 @@ struct Proven {
 
 impl Walk {
     pub(super) fn start(recovery: &Recovery) -> Self {
-        let (next, chain) = match recovery.links.first() {
-            Some(link) => (link.header.end_sequence_before().next(), link.header.chain),
-            None => (Sequence(1), recovery.identity.chain_start()),
-        };
-        let skip = match recovery.start {
-            Start::After(covered) => covered,
-            Start::Beginning | Start::Oldest => Sequence(0),
-        };
+        let mut walk = Self::after_nothing(&recovery.identity);
+        if let Some(link) = recovery.links.first() {
+            walk.next = link.header.end_sequence_before().next();
+            walk.chain = link.header.chain;
+        }
+        if let Start::After(covered) = recovery.start {
+            walk.skip = covered;
+        }
+        walk.entered_at = walk.next;
+        walk.proven = walk.now();
+        walk
+    }
+
+    /// Of a log that has no segment.
+    pub(super) fn after_nothing(identity: &Identity) -> Self {
+        let (next, chain) = (Sequence(1), identity.chain_start());
         let proven = Proven {
             offset: BATCHES_START,
             next,
             chain,
         };
-        let (segment, owner, epoch) = (None, Owner([0; 16]), Epoch(0));
         Self {
-            skip,
-            segment,
-            owner,
+            skip: Sequence(0),
+            segment: None,
+            owner: Owner([0; 16]),
             offset: BATCHES_START,
             next,
             chain,
-            epoch,
+            epoch: Epoch(0),
             proven,
             tail: Vec::new(),
             keeps_tail: false,
             entered_at: next,
         }
+    }
+
+    fn now(&self) -> Proven {
+        Proven {
+            offset: self.offset,
+            next: self.next,
+            chain: self.chain,
+        }
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn is_at(&self, end: &End) -> bool {
+        self.offset == end.offset && self.last() == end.sequence && self.chain == end.chain
     }
 
     pub(super) fn last(&self) -> Sequence {
@@ -79,13 +102,36 @@ impl Walk {
         self.segment = Some(link.header.id);
         self.owner = link.header.owner;
         self.offset = BATCHES_START;
-        self.proven = Proven {
-            offset: BATCHES_START,
-            next: self.next,
-            chain: self.chain,
-        };
+        self.proven = self.now();
+        self.tail.clear();
         self.keeps_tail = link.end.is_none();
         self.entered_at = self.next;
+    }
+
+    /// Like [`Self::enter`], of a segment in which the log may be made to end.
+    pub(super) fn enter_as_last(&mut self, link: &Link) {
+        self.enter(link);
+        self.keeps_tail = true;
+    }
+
+    /// Reads as far as batches are valid and in order; whether that is the end of the file.
+    pub(super) fn read_while_valid<F: DiskFile>(
+        &mut self,
+        reader: &mut Reader<F>,
+        report: &mut Report,
+        mut visit: impl FnMut(&Record<'_>),
+    ) -> Result<bool, Error> {
+        let end = reader.size();
+        let mut visit = |record: &Record<'_>| {
+            visit(record);
+            Ok::<(), Error>(())
+        };
+        while self.offset < end {
+            if self.step(reader, end, report, &mut visit)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     pub(super) fn damaged(&self, fault: Fault) -> Error {
@@ -116,7 +162,7 @@ impl Walk {
                 return Err(self.damaged(fault).into());
             }
         }
-        if self.last() != end.sequence || self.chain != end.chain {
+        if !self.is_at(end) {
             return Err(self.damaged(Fault::End).into());
         }
         Ok(())
@@ -210,11 +256,7 @@ impl Walk {
                 visit(&record)?;
             }
         }
-        self.proven = Proven {
-            offset: self.offset,
-            next: self.next,
-            chain: self.chain,
-        };
+        self.proven = self.now();
         self.tail.clear();
         if self.keeps_tail && batch.header.class != BatchClass::Mark {
             self.tail.extend_from_slice(batch.bytes());

@@ -478,7 +478,7 @@ fn d02_reading_never_writes() {
     disk.flip_bit(&segment_name(2, 0), BATCHES_START + 3, 1);
     let before = disk.operations();
     recover(&disk).expect_err("damage");
-    verify(&disk, IDENTITY, &mut |_| {}).expect_err("damage");
+    verify(&disk, IDENTITY, None, &mut |_| {}).expect_err("damage");
     disk.flip_bit(&segment_name(2, 0), BATCHES_START + 3, 1);
     recover(&disk).expect("undamaged");
     assert_eq!(disk.operations(), before);

@@ -56,7 +56,7 @@ fn a_record_comes_back_as_it_was_given() {
     log.append(&mut batch, Room::Reserve).expect("power");
     log.sync().expect("power");
     let mut seen = Vec::new();
-    let report = verify(&disk.crash(), IDENTITY, &mut |record: &Record<'_>| {
+    let report = verify(&disk.crash(), IDENTITY, None, &mut |record: &Record<'_>| {
         seen.push((
             record.kind,
             record.version,
@@ -216,7 +216,7 @@ fn messages_say_what_to_do() {
     assert_eq!(
         err.to_string(),
         "the log is damaged, nothing was changed; look with `ostraca log verify`, then restore a \
-         copy: not valid, and a valid batch follows at 9216; file \
+         copy, or give up what is lost with `ostraca log cut`: not valid, and a valid batch follows at 9216; file \
          seg-0000000000000001-00000000.log, offset 8192, sequence 4"
     );
     assert_eq!(err.kind(), ostraca_types::ErrorKind::Damaged);

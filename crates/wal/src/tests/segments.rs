@@ -350,7 +350,7 @@ fn verify_beside_an_open_log_is_no_damage() {
     let mut log = open_with(&disk, options);
     append_one(&mut log, 0).expect("power");
     let mut went_on = false;
-    let report = verify(&disk, IDENTITY, &mut |record| {
+    let report = verify(&disk, IDENTITY, None, &mut |record| {
         if record.sequence == Sequence(2) && !went_on {
             went_on = true;
             for first in 0..15 {

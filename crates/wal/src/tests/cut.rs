@@ -1,0 +1,156 @@
+//! Going on without what is damaged.
+
+use ostraca_io::{Disk, SimDisk};
+
+use super::*;
+
+fn segment(epoch: u64, number: u32) -> ostraca_io::FileName {
+    let epoch = Epoch(epoch);
+    SegmentId { epoch, number }.file_name()
+}
+
+fn plan(disk: &SimDisk) -> Option<CutPlan> {
+    let page = read_epoch_page(disk.page(), &IDENTITY).expect("readable");
+    plan_cut(disk, IDENTITY, page.durable).expect("readable files")
+}
+
+fn cut(disk: &SimDisk) -> Sequence {
+    let claim = claim(disk).expect("power");
+    let plan = plan(disk).expect("damaged");
+    let keeps = plan.keeps;
+    let done = plan.carry_out(disk.clone(), claim, OWNER, SMALL);
+    done.expect("room");
+    keeps
+}
+
+/// Three epochs, of which the second rolls; records 0 to 29.
+fn three_epochs() -> SimDisk {
+    let disk = SimDisk::new(1);
+    let (mut log, _) = open(&disk).expect("a new log");
+    append_one(&mut log, 0).expect("power");
+    let disk = disk.crash();
+    let (mut log, _) = open(&disk).expect("a log");
+    for first in [1, 10, 19] {
+        log.append(&mut big_batch(first), Room::Reserve)
+            .expect("room");
+        log.sync().expect("power");
+    }
+    let disk = disk.crash();
+    let (mut log, _) = open(&disk).expect("a log");
+    append_one(&mut log, 28).expect("power");
+    append_one(&mut log, 29).expect("power");
+    log.mark().expect("power");
+    disk.crash()
+}
+
+#[test]
+fn an_undamaged_log_is_not_cut() {
+    assert!(plan(&three_epochs()).is_none());
+    assert!(plan(&SimDisk::new(1)).is_none());
+}
+
+/// Goal: a cut keeps all that can be read before the damage, and nothing behind it comes back.
+/// Method: damage each segment in turn, in headers and batches; cut; append; open again and again.
+#[test]
+fn d02_a_cut_keeps_what_is_before_the_damage() {
+    let records = BATCHES_START + 512;
+    let big = 10 * BIG_PAYLOAD as u64;
+    let third = BATCHES_START + big_batch(0).size() as u64; // its no-op
+    // What is damaged, and the numbers that are left.
+    let cases = [
+        (segment(1, 0), vec![8192], 0),
+        (segment(1, 0), vec![0, 4096], 0),
+        // The tail that was written again; the segment before still has it.
+        (segment(2, 0), vec![8192], 1),
+        (segment(2, 0), vec![records + 512], 1),
+        (segment(2, 0), vec![records + big], 10),
+        (segment(2, 0), vec![0, 4096], 1),
+        (segment(2, 1), vec![0, 4096], 19),
+        (segment(3, 0), vec![8192], 28),
+        (segment(3, 0), vec![third], 28),
+        (segment(3, 0), vec![0, 4096], 28),
+        (segment(3, 0), vec![third + 512], 28),
+        (segment(3, 0), vec![third + 1024, third + 1536], 29),
+    ];
+    for (file, places, left) in cases {
+        let context = format!("{file} at {places:?}");
+        let disk = three_epochs();
+        for &offset in &places {
+            disk.flip_bit(&file, offset + 5, 1);
+        }
+        open(&disk).map(|_| ()).expect_err(&context);
+        let before = disk.fork();
+        let found = plan(&disk).unwrap_or_else(|| panic!("{context}"));
+        assert!(found.known > found.keeps, "{context}: {found:?}");
+        let names_it = found.files.contains(&file);
+        // Its own records can be whole, if it is its header that is gone.
+        assert!(names_it, "{context}: {found:?}");
+        cut(&disk);
+        for name in before.list().expect("power") {
+            assert_eq!(before.contents(&name), disk.contents(&name), "{context}");
+        }
+        let (mut log, records) =
+            open(&disk.crash()).unwrap_or_else(|err| panic!("{context}: {err}"));
+        assert_eq!(
+            numbers(&records),
+            (0..left).collect::<Vec<_>>(),
+            "{context}"
+        );
+        clean_up(&mut log).expect("power");
+        append_one(&mut log, left).expect("power");
+        let (_, records) = open(&disk.crash()).unwrap_or_else(|err| panic!("{context}: {err}"));
+        assert_eq!(
+            numbers(&records),
+            (0..=left).collect::<Vec<_>>(),
+            "{context}"
+        );
+    }
+}
+
+/// What only the epoch page knows of is lost as well, and then no longer asked for.
+#[test]
+fn d02_a_log_that_ends_before_the_hint_can_be_cut() {
+    let disk = SimDisk::new(1);
+    let (mut log, _) = open(&disk).expect("a new log");
+    append_one(&mut log, 0).expect("power");
+    append_one(&mut log, 1).expect("power");
+    let disk = disk.crash();
+    disk.flip_bit(&segment(1, 0), BATCHES_START + 1024 + 80, 0);
+    let found = plan(&disk).expect("damaged");
+    assert!(matches!(
+        found.damage,
+        Error::Damaged {
+            fault: Fault::Behind(Sequence(3)),
+            ..
+        }
+    ));
+    assert_eq!((found.keeps, found.known), (Sequence(2), Sequence(3)));
+    assert_eq!(found.files, [segment(1, 0)]);
+    assert_eq!(cut(&disk), Sequence(2));
+    assert_eq!(numbers(&open(&disk.crash()).expect("a log").1), [0]);
+}
+
+/// A cut that is interrupted anywhere can be made again.
+#[test]
+fn a_cut_may_be_cut_at_every_operation() {
+    for cut_at in 0..20 {
+        for fate in ostraca_io::Unsynced::ALL {
+            let disk = three_epochs();
+            disk.flip_bit(&segment(2, 0), BATCHES_START + 1024 + 5, 1);
+            disk.power_cut_at(disk.operations() + cut_at, fate);
+            let done = claim(&disk).and_then(|claim| {
+                let plan = plan_cut(&disk, IDENTITY, None)?.expect("damaged");
+                plan.carry_out(disk.clone(), claim, OWNER, SMALL)
+            });
+            let disk = disk.restarted();
+            let page = read_epoch_page(disk.page(), &IDENTITY).expect("readable");
+            match plan_cut(&disk, IDENTITY, page.durable).expect("readable files") {
+                None => {}
+                Some(_) => drop(cut(&disk)),
+            }
+            let (_, records) =
+                open(&disk).unwrap_or_else(|err| panic!("{cut_at} {fate:?} {done:?}: {err}"));
+            assert_eq!(numbers(&records), [0], "{cut_at} {fate:?}");
+        }
+    }
+}
