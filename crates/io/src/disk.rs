@@ -62,6 +62,11 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Makes bytes, size and allocation survive a power cut. The same holds after an error.
     fn sync_all(&self) -> io::Result<()>;
 
+    /// From now on the caller writes whole sectors into bytes that the file has already: they need
+    /// not go through the page cache. A hint, which a disk may ignore; what is promised about
+    /// writes, syncs and reads stays the same.
+    fn expect_sectors(&self) {}
+
     /// Cuts the file off at `size` bytes, and gives their room back, or extends it with zeros. It
     /// survives a power cut after [`DiskFile::sync_all`].
     fn set_size(&self, size: u64) -> io::Result<()>;

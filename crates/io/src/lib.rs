@@ -17,6 +17,7 @@
 )]
 
 pub mod clock;
+mod direct;
 pub mod disk;
 pub mod entropy;
 pub mod files;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::direct::Direct;
 use crate::{Disk, DiskFile, FileName};
 
 /// A directory on a local file system.
@@ -53,7 +54,7 @@ impl Disk for RealDisk {
             .write(true)
             .create_new(true)
             .open(self.path_of(name))?;
-        Ok(RealFile(file))
+        Ok(RealFile::from(file))
     }
 
     fn open(&self, name: &FileName) -> io::Result<RealFile> {
@@ -61,14 +62,14 @@ impl Disk for RealDisk {
             .read(true)
             .write(true)
             .open(self.path_of(name))
-            .map(RealFile)
+            .map(RealFile::from)
     }
 
     fn open_read_only(&self, name: &FileName) -> io::Result<RealFile> {
         OpenOptions::new()
             .read(true)
             .open(self.path_of(name))
-            .map(RealFile)
+            .map(RealFile::from)
     }
 
     fn rename_exclusive(&self, from: &FileName, to: &FileName) -> io::Result<()> {
@@ -103,30 +104,44 @@ impl Disk for RealDisk {
 /// An open file of a [`RealDisk`]. Descriptors are close-on-exec, as the standard library opens
 /// them.
 #[derive(Debug)]
-pub struct RealFile(File);
+pub struct RealFile {
+    file: File,
+    direct: Direct,
+}
+
+impl From<File> for RealFile {
+    fn from(file: File) -> Self {
+        let direct = Direct::default();
+        Self { file, direct }
+    }
+}
 
 impl DiskFile for RealFile {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buf, offset)
+        self.file.read_exact_at(buf, offset)
     }
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(buf, offset)
+        self.direct.write_all_at(&self.file, buf, offset)
+    }
+
+    fn expect_sectors(&self) {
+        self.direct.turn_on(&self.file);
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.0.sync_all()
+        self.file.sync_all()
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
+        self.file.set_len(size)
     }
 }

@@ -353,6 +353,7 @@ pub(crate) fn prepare<D: Disk>(disk: &D, id: SegmentId, size: u64) -> Result<D::
     // Until then a power cut could take the name away under acknowledged batches.
     disk.sync_dir()
         .map_err(Action::SyncDirectory.of_directory())?;
+    file.expect_sectors();
     Ok(file)
 }
 
