@@ -46,7 +46,7 @@ pub fn decode_batch<'a>(
                 record.time,
                 record.payload,
             )
-            .map_err(|_| Fault::Size)?;
+            .expect("what was decoded can be encoded");
     }
     let position = Position {
         place: &place,

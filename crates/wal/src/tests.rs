@@ -17,7 +17,10 @@ mod fence;
 mod format;
 mod open_log;
 mod restarts;
+mod rot;
+mod rows;
 mod segments;
+mod sweep;
 
 pub(crate) const IDENTITY: Identity = Identity {
     store: StoreId([0x5a; 16]),

@@ -29,6 +29,40 @@ static LOG: LazyLock<SimDisk> = LazyLock::new(|| {
     disk
 });
 
+/// Whatever its checksums say: what no writer makes, no reader believes (WAL-03).
+#[test]
+fn d05_a_record_larger_than_any_that_is_written_is_refused() {
+    use crate::frame::{BatchClass, chain_after, padded, record_field as field};
+    let place = Place::new(&IDENTITY, ID);
+    let check = |payload_size: usize| {
+        let size = BATCH_HEADER_SIZE + RECORD_HEADER_SIZE + payload_size;
+        let mut bytes = vec![0; padded(size)];
+        let header = BatchHeader {
+            size,
+            record_count: 1,
+            epoch: ID.epoch,
+            first_sequence: Sequence(1),
+            chain: 0,
+            class: BatchClass::Plain,
+        };
+        let seed = place.seed(8192 + BATCH_HEADER_SIZE as u64);
+        let payload_crc = crc32fast::hash(&bytes[..payload_size]);
+        let chain = chain_after(0, header.first_sequence, ID.epoch, payload_crc);
+        let stored_size = u32::try_from(payload_size).expect("small");
+        let record = &mut bytes[BATCH_HEADER_SIZE..BATCH_HEADER_SIZE + RECORD_HEADER_SIZE];
+        record[field::PAYLOAD_CRC].copy_from_slice(&(payload_crc ^ seed).to_le_bytes());
+        record[field::PAYLOAD_SIZE].copy_from_slice(&stored_size.to_le_bytes());
+        record[field::CHAIN].copy_from_slice(&chain.to_le_bytes());
+        record[field::SEQUENCE].copy_from_slice(&1u64.to_le_bytes());
+        record[field::EPOCH].copy_from_slice(&ID.epoch.0.to_le_bytes());
+        let crc = checksum(record, field::CRC, seed);
+        record[field::CRC].copy_from_slice(&crc.to_le_bytes());
+        BatchView::check(&bytes, header, &place, 8192).err()
+    };
+    assert_eq!(check(PAYLOAD_SIZE_MAX), None);
+    assert_eq!(check(PAYLOAD_SIZE_MAX + 1), Some(Fault::Size));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..Default::default() })]
 

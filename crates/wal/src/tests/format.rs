@@ -26,7 +26,7 @@ fn table(heading: &str) -> Vec<Vec<&'static str>> {
 }
 
 /// The same, of the first table after a text.
-fn table_after(text: &str) -> Vec<Vec<&'static str>> {
+pub(super) fn table_after(text: &str) -> Vec<Vec<&'static str>> {
     rows(DOCUMENT.split_once(text).expect("the text").1)
 }
 
