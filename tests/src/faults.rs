@@ -45,11 +45,86 @@ fn build(program: &Path) -> PathBuf {
     target.join("debug/ostraca")
 }
 
-/// The script of the processes of a faults build. Their clocks stand still until they are moved, in
-/// the steps of the machine's wall clock and the boot-time clock together, unless told otherwise;
-/// and the one process that comes to a named point first ends there.
+/// The script of the processes of a faults build: what becomes of the one that comes to a named
+/// point first, and what their disks refuse.
+pub struct Script(TempDir);
+
+impl Script {
+    /// Asks for nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(TempDir::with_prefix("ostraca-script-").expect("a directory"))
+    }
+
+    /// The value of `OSTRACA_FAULTS`.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        self.0.path().to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Has the next process that comes to `point` end there with SIGKILL.
+    pub fn stop_at(&self, point: &str) {
+        self.remove("stopped");
+        self.replace("stop", point);
+    }
+
+    /// Whether a process came to the point of the last [`Self::stop_at`].
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.0.path().join("stopped").exists()
+    }
+
+    /// Has the next thread that comes to `point` stop its process there, and go no further itself
+    /// until [`Self::release`].
+    pub fn pause_at(&self, point: &str) {
+        self.replace("pause", point);
+    }
+
+    /// Whether a thread is held at `point`.
+    #[must_use]
+    pub fn holds_at(&self, point: &str) -> bool {
+        self.held(point).exists()
+    }
+
+    /// Lets the thread that is held at `point` go on. Its process is stopped still.
+    pub fn release(&self, point: &str) {
+        fs::remove_file(self.held(point)).expect("a thread is held there");
+    }
+
+    /// Replaces the lines about the disk.
+    pub fn disk(&self, lines: &str) {
+        self.replace("disk", lines);
+    }
+
+    fn held(&self, point: &str) -> PathBuf {
+        let name = format!("paused.{}", point.replace(' ', "."));
+        self.0.path().join(name)
+    }
+
+    fn remove(&self, name: &str) {
+        let path = self.0.path().join(name);
+        if let Err(err) = fs::remove_file(&path) {
+            assert_eq!(err.kind(), io::ErrorKind::NotFound, "{path:?}: {err}");
+        }
+    }
+
+    fn replace(&self, name: &str, text: &str) {
+        let next = self.0.path().join(format!("{name}.next"));
+        fs::write(&next, text).expect("written");
+        fs::rename(&next, self.0.path().join(name)).expect("renamed");
+    }
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A script with clocks. They stand still until they are moved, in the steps of the machine's wall
+/// clock and the boot-time clock together, unless told otherwise.
 pub struct Clock {
-    dir: TempDir,
+    script: Script,
     wall_ms: u64,
     boot_ms: u64,
 }
@@ -62,7 +137,7 @@ impl Clock {
             .duration_since(UNIX_EPOCH)
             .expect("after 1970");
         let clock = Self {
-            dir: TempDir::with_prefix("ostraca-clock-").expect("a directory"),
+            script: Script::new(),
             wall_ms: u64::try_from(now.as_millis()).expect("64 bits"),
             boot_ms: 1_000_000,
         };
@@ -73,7 +148,7 @@ impl Clock {
     /// The value of `OSTRACA_FAULTS`.
     #[must_use]
     pub fn variable(&self) -> String {
-        self.dir.path().to_str().expect("UTF-8").to_owned()
+        self.script.variable()
     }
 
     /// What the wall clock shows.
@@ -101,30 +176,20 @@ impl Clock {
         self.write();
     }
 
-    /// Has the next process that comes to `point` end there with SIGKILL.
+    /// As [`Script::stop_at`].
     pub fn stop_at(&self, point: &str) {
-        let stopped = self.dir.path().join("stopped");
-        if let Err(err) = fs::remove_file(&stopped) {
-            assert_eq!(err.kind(), io::ErrorKind::NotFound, "{stopped:?}: {err}");
-        }
-        self.replace("stop", point);
+        self.script.stop_at(point);
     }
 
-    /// Whether a process came to the point of the last [`Self::stop_at`].
+    /// As [`Script::has_stopped`].
     #[must_use]
     pub fn has_stopped(&self) -> bool {
-        self.dir.path().join("stopped").exists()
+        self.script.has_stopped()
     }
 
     fn write(&self) {
         let mut script = String::new();
         let _ = writeln!(script, "wall_ms={}\nboot_ms={}", self.wall_ms, self.boot_ms);
-        self.replace("clock", &script);
-    }
-
-    fn replace(&self, name: &str, text: &str) {
-        let next = self.dir.path().join(format!("{name}.next"));
-        fs::write(&next, text).expect("written");
-        fs::rename(&next, self.dir.path().join(name)).expect("renamed");
+        self.script.replace("clock", &script);
     }
 }

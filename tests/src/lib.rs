@@ -1,5 +1,6 @@
 //! What tests that start processes share: [`Up`] runs `ostraca up`, [`http`] is a client that
-//! controls every byte, [`edge`] is a cache, [`faults`] has the build with scripted clocks.
+//! controls every byte, [`edge`] is a cache, [`faults`] has the build with scripted clocks and
+//! disks, [`shards`] runs one shard's processes without `up`.
 //!
 //! - Nothing waits for a fixed time in the hope that it is enough: [`poll`] has a deadline.
 //! - Every process is ended by its id, also when a test panics, and when the test process is
@@ -20,6 +21,7 @@ pub mod edge;
 pub mod faults;
 pub mod http;
 pub mod pastes;
+pub mod shards;
 mod spawner;
 mod up;
 

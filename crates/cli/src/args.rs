@@ -119,7 +119,7 @@ A wrong token ends with exit code 1 and changes nothing.
     /// Look after the clocks of shards.
     #[command(subcommand)]
     Clock(ClockCommand),
-    /// Look at the logs of shards. Changes nothing.
+    /// Look at the logs of shards, and go on without what is damaged.
     #[command(subcommand)]
     Log(LogCommand),
     /// Print the completion script of a shell.
@@ -387,27 +387,124 @@ pub(crate) struct ReplayDeadLetterArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LogCommand {
     /// Verify every checksum, and say what the logs hold. Damage ends with exit code 7.
+    ///
+    /// Read-only, and offline: it asks no process, and may run beside one or on a copy.
     #[command(
         before_long_help = "\
 Examples:
   ostraca log verify ./ostraca-data
   ostraca log verify --json /backup/ostraca-data/shard-0
 ",
+        after_long_help = LOOK_EXITS,
         help_template = HELP_TEMPLATE
     )]
     Verify(LogArgs),
-    /// Print every record, without its payload.
-    Dump(LogArgs),
+    /// Print every record, one a line, without its payload.
+    ///
+    /// Read-only; may run beside a process. Of a log that is damaged, the records before the damage.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca log dump ./ostraca-data | tail
+  ostraca log dump --json ./ostraca-data/shard-0 --from 1200 --to 1300
+",
+        after_long_help = LOOK_EXITS,
+        help_template = HELP_TEMPLATE
+    )]
+    Dump(DumpArgs),
+    /// Show what the logs are made of: files, records by kind, epochs.
+    ///
+    /// Read-only; may run beside a process. Of a log that is damaged, what is before the damage.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca log stat ./ostraca-data
+  ostraca log stat --json ./ostraca-data | jq '.[].kinds'
+",
+        after_long_help = LOOK_EXITS,
+        help_template = HELP_TEMPLATE
+    )]
+    Stat(LogArgs),
+    /// Go on without what is damaged, the last resort: what lies behind the cut is lost.
+    ///
+    /// Without `--accept-loss-after` it changes nothing, and shows what a cut would keep and lose,
+    /// and the command that makes it. A cut is made only while no process has the shard. Files that
+    /// hold something behind the cut are copied first, into `cut-EPOCH` in the shard's directory.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca log cut ./ostraca-data/shard-0                          what would be lost
+  ostraca log cut ./ostraca-data/shard-0 --accept-loss-after 57   lose it
+",
+        after_long_help = CUT_EXITS,
+        help_template = HELP_TEMPLATE
+    )]
+    Cut(CutArgs),
 }
+
+const LOOK_EXITS: &str = "\
+Exit codes:
+    0  nothing is wrong
+    1  a log cannot be read, or a newer version wrote it
+    2  usage: the command line is wrong
+    3  no such directory, or no cluster in it
+    7  damaged: a log is not what was written, or its epoch page is missing
+  130  interrupted";
+
+const CUT_EXITS: &str = "\
+Exit codes:
+    0  the cut is made, or there is nothing to cut
+    1  a file cannot be read or written, or a newer version wrote it
+    2  usage: not one shard, or another sequence than the last that a cut keeps
+    3  no such directory, or no cluster in it
+    4  conflict: a process has the shard
+    5  no room for the copies or the log; nothing is cut
+    7  damaged and not cut: what a cut would lose is shown
+  130  interrupted";
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
     /// A data directory or a shard's directory.
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) path: PathBuf,
-    /// Print JSON: one array for `verify`, one object a line for `dump`.
+    /// Print JSON: one array, an object a shard.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    /// A data directory or a shard's directory.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) path: PathBuf,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The first record to print. Those before it are read all the same.
+    #[arg(
+        long,
+        value_name = "SEQUENCE",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) from: u64,
+    /// The last record to print. What follows it is not read, and not verified.
+    #[arg(long, value_name = "SEQUENCE")]
+    pub(crate) to: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CutArgs {
+    /// The directory of one shard.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) path: PathBuf,
+    /// Make the cut: every record after this one is lost. It must be the last one that can be
+    /// kept, as the command shows it when this is left out.
+    #[arg(long, value_name = "SEQUENCE")]
+    pub(crate) accept_loss_after: Option<u64>,
+    /// Keep no copies of what is cut off. The next start removes it.
+    #[arg(long, requires = "accept_loss_after")]
+    pub(crate) no_copies: bool,
 }
 
 /// An IP address or a host name, and a port. Of a name's addresses the one that people write.

@@ -1,5 +1,5 @@
 //! The scripted clock of a build with the feature `faults`, its stop points, in `stops`, and its
-//! disk, in `storage` (docs/faults.md). Never in a build that holds data.
+//! disk, in `storage` and `room` (docs/faults.md). Never in a build that holds data.
 //!
 //! The environment variable `OSTRACA_FAULTS` names a directory. A file `clock` in it says what the
 //! clocks show; it is read at every call, and replaced by rename. Without the file the clocks are
@@ -14,6 +14,7 @@
 //!
 //! `wall_ms` and `boot_ms` part a clock from `advance_ms`, and from each other.
 
+mod room;
 mod stops;
 mod storage;
 

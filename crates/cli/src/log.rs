@@ -1,104 +1,40 @@
-//! `ostraca log`: a look at logs that changes nothing. Payloads are not shown: a create's has the
-//! sealed answer in it.
+//! `ostraca log`: looks at logs that change nothing, and the cut of one that is damaged. Payloads
+//! are not shown: a create's has the sealed answer in it.
 
 use std::fmt;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use ostraca_engine::{StoreError, StoreMeta, kind_name};
+use ostraca_engine::{StoreError, StoreMeta};
 use ostraca_io::RealDisk;
 use ostraca_types::{ErrorKind, ShardId, Timestamp};
-use ostraca_wal::{Error, Identity, Record, Recovery, Report, Start};
+use ostraca_wal::{Error, Identity, Record, Report};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::args::{LogArgs, LogCommand};
+use crate::args::LogCommand;
 use crate::data;
 use crate::exit::{Exit, Failure, say, written};
 
-/// One shard's log, as `--json` prints it.
-#[derive(Serialize)]
-struct Verified {
-    shard: u16,
-    directory: PathBuf,
-    /// What is wrong; absent if nothing is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<String>,
-    #[serde(flatten)]
-    contents: Option<Contents>,
-}
+use page::EpochPage;
+use progress::Progress;
 
-#[derive(Serialize)]
-struct Contents {
-    records: u64,
-    first_sequence: u64,
-    last_sequence: u64,
-    epochs: Vec<u64>,
-    bytes: u64,
-    segments: Vec<String>,
-    passed_over: Vec<String>,
-    header_copies_lost: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    torn: Option<Torn>,
-}
-
-/// An append that never was acknowledged; the next start cuts it.
-#[derive(Serialize)]
-struct Torn {
-    file: String,
-    offset: u64,
-    bytes: u64,
-}
-
-/// One record, as `dump --json` prints it.
-#[derive(Serialize)]
-struct Line {
-    shard: u16,
-    sequence: u64,
-    epoch: u64,
-    time: String,
-    kind: String,
-    version: u8,
-    slot: u8,
-    payload_bytes: usize,
-    segment: String,
-    offset: u64,
-}
+mod copies;
+mod cut;
+mod dump;
+mod page;
+mod progress;
+mod stat;
+mod verify;
 
 pub(crate) fn run(command: LogCommand) -> Result<(), Failure> {
     match command {
-        LogCommand::Verify(args) => verify(&args),
-        LogCommand::Dump(args) => dump(&args),
+        LogCommand::Verify(args) => verify::run(&args),
+        LogCommand::Dump(args) => dump::run(&args),
+        LogCommand::Stat(args) => stat::run(&args),
+        LogCommand::Cut(args) => cut::run(&args),
     }
-}
-
-/// Verifies every log, also after one that is damaged.
-fn verify(args: &LogArgs) -> Result<(), Failure> {
-    let mut troubles = Troubles::default();
-    let mut all = Vec::new();
-    for dir in shard_dirs(&args.path)? {
-        let outcome = dir.open().and_then(|(disk, identity)| {
-            ostraca_wal::verify(&disk, identity, None, &mut |_| {}).map_err(|err| dir.failure(&err))
-        });
-        let one = Verified {
-            shard: dir.shard.0,
-            directory: dir.path.clone(),
-            trouble: outcome.as_ref().err().map(ToString::to_string),
-            contents: outcome.as_ref().ok().map(Contents::from),
-        };
-        if !args.json {
-            written(io::stdout().lock().write_all(one.to_string().as_bytes()))?;
-        }
-        all.push(one);
-        troubles.note(&dir, outcome.err());
-    }
-    if args.json {
-        let text = serde_json::to_string_pretty(&all)
-            .map_err(|err| Failure::caused(Exit::Failed, &err))?;
-        written(writeln!(io::stdout().lock(), "{text}"))?;
-    }
-    troubles.into_result()
 }
 
 /// What is wrong with the logs: told at once for each, and together at the end.
@@ -109,12 +45,13 @@ struct Troubles {
 }
 
 impl Troubles {
-    fn note(&mut self, dir: &ShardDir, failure: Option<Failure>) {
-        if let Some(failure) = failure {
-            say(&failure);
-            self.shards.push(format!("shard-{}", dir.shard));
-            self.damaged |= failure.exit == Exit::Damaged;
+    fn note(&mut self, dir: &ShardDir, failure: &Failure) {
+        say(failure);
+        let shard = format!("shard-{}", dir.shard);
+        if self.shards.last() != Some(&shard) {
+            self.shards.push(shard);
         }
+        self.damaged |= failure.exit == Exit::Damaged;
     }
 
     fn into_result(self) -> Result<(), Failure> {
@@ -133,63 +70,19 @@ impl Troubles {
     }
 }
 
-/// Why a dump of one log ended early.
-enum Stopped {
-    Log(Error),
-    Stdout(io::Error),
-}
-
-impl From<Error> for Stopped {
-    fn from(err: Error) -> Self {
-        Self::Log(err)
-    }
-}
-
-/// Prints every record in order, of each log up to its end or its damage.
-fn dump(args: &LogArgs) -> Result<(), Failure> {
-    let mut stdout = BufWriter::new(io::stdout().lock());
-    let mut troubles = Troubles::default();
-    for dir in shard_dirs(&args.path)? {
-        let failure = match dir.open() {
-            Err(failure) => Some(failure),
-            Ok((disk, identity)) => match dump_log(&dir, &disk, identity, args.json, &mut stdout) {
-                Ok(()) => None,
-                Err(Stopped::Log(err)) => Some(dir.failure(&err)),
-                Err(Stopped::Stdout(err)) => return written(Err(err)),
-            },
-        };
-        // So that what is told comes after the records that it is about.
-        written(stdout.flush())?;
-        troubles.note(&dir, failure);
-    }
-    troubles.into_result()
-}
-
-fn dump_log(
-    dir: &ShardDir,
-    disk: &RealDisk,
-    identity: Identity,
-    json: bool,
-    out: &mut impl io::Write,
-) -> Result<(), Stopped> {
-    let recovery = Recovery::read_from(disk, identity, Start::Oldest)?;
-    let replayed = recovery.replay(disk, |record| {
-        let line = Line::new(dir.shard, record);
-        if json {
-            serde_json::to_writer(&mut *out, &line).map_err(|err| Stopped::Stdout(err.into()))?;
-            writeln!(out).map_err(Stopped::Stdout)
-        } else {
-            writeln!(out, "{line}").map_err(Stopped::Stdout)
-        }
-    });
-    replayed.map(|_| ())
-}
-
 /// A shard's directory.
 struct ShardDir {
     path: PathBuf,
     shard: ShardId,
     meta: Result<StoreMeta, StoreError>,
+}
+
+/// A shard's log, opened for a look.
+struct OpenLog {
+    /// Read before the log is: the log must reach to what it says.
+    page: EpochPage,
+    disk: RealDisk,
+    identity: Identity,
 }
 
 /// Those of a data directory, or the one that `path` is.
@@ -231,8 +124,13 @@ fn store_failure(err: &StoreError) -> Failure {
 }
 
 impl ShardDir {
-    fn open(&self) -> Result<(RealDisk, Identity), Failure> {
+    fn open(&self) -> Result<OpenLog, Failure> {
         let meta = self.meta.as_ref().map_err(store_failure)?;
+        let identity = Identity {
+            store: meta.store,
+            shard: self.shard,
+        };
+        let page = EpochPage::read(&self.path, &identity);
         let log = self.path.join("log");
         let disk = RealDisk::open(&log).map_err(|err| {
             Failure::doing(
@@ -241,30 +139,25 @@ impl ShardDir {
                 &err,
             )
         })?;
-        Ok((
+        Ok(OpenLog {
+            page,
             disk,
-            Identity {
-                store: meta.store,
-                shard: self.shard,
-            },
-        ))
+            identity,
+        })
     }
 
-    /// Its directory, then what is wrong in which file.
+    /// Its directory, then what is wrong in which file, and what can be done.
     fn failure(&self, err: &Error) -> Failure {
         let path = self.path.display();
         match err {
             // Its own text sends to this command.
-            Error::Damaged {
-                file,
-                offset,
-                sequence,
-                fault,
-            } => Failure::new(
+            Error::Damaged { .. } => Failure::new(
                 Exit::Damaged,
                 format!(
-                    "{path}: the log is damaged: {fault}; file {file}, offset {offset}, sequence \
-                     {sequence}"
+                    "{path}: the log is damaged: {}; restore a copy, or see what a cut would lose: \
+                     ostraca log cut {}",
+                    Damage(err),
+                    quoted(&self.path)
                 ),
             ),
             err if err.kind() == ErrorKind::Damaged => Failure::doing(Exit::Damaged, path, err),
@@ -273,110 +166,54 @@ impl ShardDir {
     }
 }
 
-impl From<&Report> for Contents {
-    fn from(report: &Report) -> Self {
-        let names = |segments: &[ostraca_wal::SegmentId]| {
-            segments.iter().map(ToString::to_string).collect()
-        };
-        Self {
-            records: report.records,
-            first_sequence: report.first_sequence.0,
-            last_sequence: report.last_sequence.0,
-            epochs: report.epochs.iter().map(|epoch| epoch.0).collect(),
-            bytes: report.bytes,
-            segments: report
-                .segments
-                .iter()
-                .map(|one| one.segment.to_string())
-                .collect(),
-            passed_over: names(&report.passed_over),
-            header_copies_lost: names(&report.header_copies_lost),
-            torn: report.cut.as_ref().map(|cut| Torn {
-                file: cut.file.to_string(),
-                offset: cut.offset,
-                bytes: cut.bytes_not_zero,
-            }),
-        }
+impl OpenLog {
+    /// Reads and verifies the log from end to end, and shows each record to `visit`.
+    fn read(&self, dir: &ShardDir, mut visit: impl FnMut(&Record<'_>)) -> Result<Report, Error> {
+        let mut progress = Progress::on_terminal(&format!("shard-{}", dir.shard));
+        let durable = self.page.durable();
+        ostraca_wal::verify(&self.disk, self.identity, durable, &mut |record| {
+            if let Some(progress) = &mut progress {
+                progress.record(record);
+            }
+            visit(record);
+        })
     }
 }
 
-impl fmt::Display for Verified {
+/// What is wrong, and where, without what to do about it.
+struct Damage<'a>(&'a Error);
+
+impl fmt::Display for Damage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shard = self.shard;
-        let Some(contents) = &self.contents else {
-            return writeln!(f, "shard-{shard}  NOT VALID");
-        };
-        let Contents {
-            records,
-            first_sequence,
-            last_sequence,
-            bytes,
-            ..
-        } = contents;
-        let (segments, epochs) = (contents.segments.len(), contents.epochs.len());
-        writeln!(
-            f,
-            "shard-{shard}  valid  {records} records, sequence {first_sequence} to {last_sequence}, \
-             {epochs} epochs, {segments} segments, {bytes} bytes"
-        )?;
-        if let Some(Torn {
-            file,
-            offset,
-            bytes,
-        }) = &contents.torn
-        {
-            writeln!(
+        match self.0 {
+            Error::Damaged {
+                file,
+                offset,
+                sequence,
+                fault,
+            } => write!(
                 f,
-                "  a torn append, which the next start cuts: {file}, offset {offset}, {bytes} bytes"
-            )?;
-        }
-        for segment in &contents.passed_over {
-            writeln!(f, "  not part of the history: {segment}")?;
-        }
-        for segment in &contents.header_copies_lost {
-            writeln!(f, "  one of two header copies is lost: {segment}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Line {
-    fn new(shard: ShardId, record: &Record<'_>) -> Self {
-        Self {
-            shard: shard.0,
-            sequence: record.sequence.0,
-            epoch: record.epoch.0,
-            time: rfc3339(record.time),
-            kind: kind_name(record.kind).map_or_else(|| record.kind.to_string(), str::to_owned),
-            version: record.version,
-            slot: record.slot.0,
-            payload_bytes: record.payload.len(),
-            segment: record.segment.to_string(),
-            offset: record.offset,
+                "{fault}; file {file}, offset {offset}, sequence {sequence}"
+            ),
+            other => other.fmt(f),
         }
     }
 }
 
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            shard,
-            sequence,
-            epoch,
-            time,
-            kind,
-            version,
-            slot,
-            payload_bytes,
-            segment,
-            offset,
-        } = self;
-        write!(
-            f,
-            "shard-{shard}  sequence {sequence}  epoch {epoch}  {time}  {kind:<6}  version {version}  \
-             slot {slot:>3}  {payload_bytes} bytes  {segment}:{offset}"
-        )
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|err| Failure::caused(Exit::Failed, &err))?;
+    written(writeln!(io::stdout().lock(), "{text}"))
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+,:@%".contains(char);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text;
     }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Shard time as people read it; as a number where the calendar ends.
@@ -400,5 +237,16 @@ mod tests {
             "2023-11-14T22:13:20.123Z"
         );
         assert_eq!(rfc3339(Timestamp(u64::MAX)), "18446744073709551615 ms");
+    }
+
+    #[test]
+    fn a_path_is_quoted_where_a_shell_needs_it() {
+        for (path, expected) in [
+            ("/var/lib/ostraca/shard-0", "/var/lib/ostraca/shard-0"),
+            ("my data/shard-0", "'my data/shard-0'"),
+            ("it's", "'it'\\''s'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), expected);
+        }
     }
 }

@@ -11,6 +11,9 @@ use ostraca_io::{files, process};
 use ostraca_types::{ConsumerName, OutboxId, PasteId};
 use ostraca_worker::{Edge, Fault, Inbox, Objects, Outbox, Ports, PurgeError};
 
+/// How often a held thread looks whether it may go on.
+const HELD_POLL: Duration = Duration::from_millis(1);
+
 /// The points of this process. Without a directory none is ever reached.
 #[derive(Debug, Clone)]
 pub(super) struct Stops(Option<Arc<PathBuf>>);
@@ -20,48 +23,61 @@ impl Stops {
         Self(std::env::var_os(super::VARIABLE).map(|dir| Arc::new(PathBuf::from(dir))))
     }
 
+    /// The script in `dir`.
+    #[cfg(test)]
+    pub(super) fn at(dir: &std::path::Path) -> Self {
+        Self(Some(Arc::new(dir.to_owned())))
+    }
+
     /// A file of the script, if there is one.
     pub(super) fn file(&self, name: &str) -> Option<PathBuf> {
         self.0.as_ref().map(|dir| dir.join(name))
     }
 
     /// Ends this process with SIGKILL, or stops it with SIGSTOP, if the script asks for it at this
-    /// point.
+    /// point. A stopped thread goes no further before its file of the script is removed, whatever
+    /// the rest of the process does meanwhile.
     ///
     /// Panics if the script cannot be read or renamed: a test that goes on without its kill proves
     /// nothing.
     pub(super) fn reach(&self, point: &str) {
-        if self.asks("stop", "stopped", point) {
+        if self.asks("stop", "stopped", point).is_some() {
             let killed = process::kill(std::process::id());
             unreachable!("the kernel kills who asks for it: {killed:?}");
         }
-        if self.asks("pause", "paused", point) {
-            // Returns when somebody lets the process go on.
+        if let Some(paused) = self.asks("pause", &paused(point), point) {
+            // The kernel may stop another thread of this process first, and let this one run on.
             if let Err(err) = process::pause(std::process::id()) {
                 panic!("this process cannot stop itself: {err}");
+            }
+            while paused.exists() {
+                std::thread::sleep(HELD_POLL);
             }
         }
     }
 
-    /// Whether the script's file names the point. It is renamed, so it asks once, and asks one
-    /// process: the rename has one winner.
-    fn asks(&self, name: &str, renamed: &str, point: &str) -> bool {
-        let (Some(asked), Some(done)) = (self.file(name), self.file(renamed)) else {
-            return false;
-        };
+    /// Whether the script's file names the point; then its name from now on. It is renamed, so it
+    /// asks once, and asks one process: the rename has one winner.
+    fn asks(&self, name: &str, renamed: &str, point: &str) -> Option<PathBuf> {
+        let (asked, done) = (self.file(name)?, self.file(renamed)?);
         match files::read_text(&asked) {
             Ok(text) if text.trim() == point => {}
-            Ok(_) => return false,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => return false,
+            Ok(_) => return None,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return None,
             Err(err) => panic!("{}: {err}", asked.display()),
         }
         match files::rename_durable(&asked, &done) {
-            Ok(()) => true,
+            Ok(()) => Some(done),
             // Another one was here first.
-            Err(err) if err.kind() == io::ErrorKind::NotFound => false,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => None,
             Err(err) => panic!("{}: {err}", done.display()),
         }
     }
+}
+
+/// What `pause` is called once a thread is held at the point.
+fn paused(point: &str) -> String {
+    format!("paused.{}", point.replace(' ', "."))
 }
 
 /// A port with a stop before or after its calls.
@@ -182,7 +198,7 @@ mod tests {
     #[test]
     fn only_the_named_point_stops() {
         let dir = tempfile::tempdir().expect("a directory");
-        let stops = Stops(Some(Arc::new(dir.path().to_owned())));
+        let stops = Stops::at(dir.path());
         stops.reach("worker.after-ack");
         let stop = dir.path().join("stop");
         files::replace_durable(&stop, b"worker.after-look\n", 0o644).expect("written");
@@ -190,5 +206,21 @@ mod tests {
         stops.reach("worker.after-ack");
         Stops(None).reach("worker.after-look");
         assert!(stop.exists(), "it waits for its process");
+    }
+
+    #[test]
+    fn a_point_is_asked_for_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stops = Stops::at(dir.path());
+        let pause = dir.path().join("pause");
+        files::replace_durable(&pause, b"log.before-sync create\n", 0o644).expect("written");
+        let held = paused("log.before-sync create");
+        assert_eq!(stops.asks("pause", &held, "log.before-sync end"), None);
+        let asked = stops.asks("pause", &held, "log.before-sync create");
+        assert_eq!(
+            asked,
+            Some(dir.path().join("paused.log.before-sync.create"))
+        );
+        assert_eq!(stops.asks("pause", &held, "log.before-sync create"), None);
     }
 }

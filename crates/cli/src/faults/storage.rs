@@ -87,7 +87,10 @@ impl Disk for ScriptedDisk {
 
     fn remove(&self, name: &FileName) -> io::Result<()> {
         self.stops.reach("disk.before-remove");
-        self.disk.remove(name)
+        let size = self.disk.open_read_only(name).and_then(|file| file.size());
+        self.disk.remove(name)?;
+        self.stops.give_back(size.unwrap_or_default());
+        Ok(())
     }
 
     fn list(&self) -> io::Result<Vec<FileName>> {
@@ -137,9 +140,8 @@ impl DiskFile for ScriptedFile {
     }
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        if offset + buf.len() as u64 > self.file.size()? && self.stops.says("full") {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        let grows = (offset + buf.len() as u64).saturating_sub(self.file.size()?);
+        self.stops.take_room(grows)?;
         let name = name_of(buf);
         self.stops.reach(&format!("log.before-write {name}"));
         WRITTEN.with_borrow_mut(|written| written.clone_from(&name));
@@ -164,7 +166,10 @@ impl DiskFile for ScriptedFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.stops.reach("disk.before-trim");
-        self.file.set_size(size)
+        let before = self.file.size()?;
+        self.file.set_size(size)?;
+        self.stops.give_back(before.saturating_sub(size));
+        Ok(())
     }
 }
 
@@ -194,10 +199,12 @@ impl Page for ScriptedPage {
             self.stops.reach("read.after-check");
             return value;
         }
+        let Some(name) = SYNCED.take() else {
+            self.stops.reach("page.before-look");
+            return self.page.load(word);
+        };
         let value = self.page.load(word);
-        if let Some(name) = SYNCED.take() {
-            self.stops.reach(&format!("log.after-check {name}"));
-        }
+        self.stops.reach(&format!("log.after-check {name}"));
         value
     }
 
@@ -218,12 +225,7 @@ impl Page for ScriptedPage {
 }
 
 impl Stops {
-    /// Whether the script's file `disk` has this line.
-    fn says(&self, line: &str) -> bool {
-        self.disk_script().lines().any(|said| said.trim() == line)
-    }
-
-    /// The same, once: the line is taken out.
+    /// Whether the script's file `disk` has this line. It is taken out, so it asks once.
     fn takes(&self, line: &str) -> bool {
         let script = self.disk_script();
         let mut lines: Vec<&str> = script.lines().map(str::trim).collect();
@@ -238,14 +240,102 @@ impl Stops {
         true
     }
 
-    fn disk_script(&self) -> String {
+    /// Panics on a script that says nothing valid, as for the clock.
+    pub(super) fn disk_script(&self) -> String {
         let Some(path) = self.file("disk") else {
             return String::new();
         };
-        match files::read_text(&path) {
+        let text = match files::read_text(&path) {
             Ok(text) => text,
             Err(err) if err.kind() == io::ErrorKind::NotFound => String::new(),
             Err(err) => panic!("{}: {err}", path.display()),
+        };
+        let wrong = text.lines().find(|line| !is_disk_line(line));
+        assert_eq!(wrong, None, "{}: not understood", path.display());
+        text
+    }
+}
+
+fn is_disk_line(line: &str) -> bool {
+    match line.split_once(' ') {
+        Some(("fail-sync", kind)) => !kind.is_empty(),
+        Some(("room", bytes)) => bytes.parse::<u32>().is_ok(),
+        _ => line.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(dir: &Path, text: &str) -> Stops {
+        files::replace_durable(&dir.join("disk"), text.as_bytes(), 0o644).expect("written");
+        Stops::at(dir)
+    }
+
+    fn disk(dir: &Path, stops: &Stops) -> ScriptedDisk {
+        let log = dir.join("log");
+        files::create_dir_durable(&log, 0o755).expect("a directory");
+        let disk = RealDisk::open(&log).expect("a directory");
+        let stops = stops.clone();
+        ScriptedDisk { disk, stops }
+    }
+
+    #[test]
+    fn a_write_is_named_by_what_it_holds() {
+        let mut batch = [0; FIRST_KIND + 1];
+        batch[..4].copy_from_slice(b"oBAT");
+        assert_eq!(name_of(&batch), "mark");
+        batch[RECORD_COUNT.start] = 2;
+        assert_eq!(name_of(&batch), "no-op");
+        for kind in 1..=u8::MAX {
+            batch[FIRST_KIND] = kind;
+            assert_eq!(name_of(&batch), kind_name(kind).unwrap_or("no-op"));
         }
+        assert_eq!(name_of(b"ostraSEG"), "header");
+        assert_eq!(name_of(&[0; 4096]), "other");
+        assert_eq!(name_of(b"oBAT"), "no-op", "too short to say more");
+    }
+
+    #[test]
+    fn a_sync_fails_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stops = script(dir.path(), "fail-sync header\nroom 9000\n");
+        let disk = disk(dir.path(), &stops);
+        let name = FileName::new("a").expect("a name");
+        let file = disk.create(&name).expect("a file");
+        let write = |bytes: &[u8]| file.write_all_at(bytes, 0).expect("room");
+        write(b"other");
+        file.sync_data().expect("it is not asked to fail");
+        write(b"ostraSEG");
+        file.sync_data().expect_err("it is");
+        write(b"ostraSEG");
+        file.sync_data().expect("once");
+        assert_eq!(stops.disk_script(), "room 9000");
+    }
+
+    #[test]
+    fn only_what_grows_a_file_needs_room() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stops = script(dir.path(), "room 10");
+        let disk = disk(dir.path(), &stops);
+        let name = FileName::new("a").expect("a name");
+        let file = disk.create(&name).expect("a file");
+        file.write_all_at(&[1; 10], 0).expect("room");
+        file.write_all_at(&[2; 10], 0).expect("it does not grow");
+        file.write_all_at(&[3; 10], 1).expect_err("by one byte");
+        file.set_size(4).expect("shorter");
+        file.write_all_at(&[4; 6], 4).expect("room again");
+        disk.remove(&name).expect("it is there");
+        let file = disk.create(&name).expect("a file");
+        file.write_all_at(&[5; 11], 0).expect_err("as before");
+        file.write_all_at(&[5; 10], 0).expect("room again");
+    }
+
+    #[test]
+    #[should_panic(expected = "not understood")]
+    fn a_wrong_line_is_not_passed_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _ = script(dir.path(), "fail-sync create\nfull\n").takes("fail-sync end");
     }
 }
