@@ -75,7 +75,7 @@ const KIND_EXTEND: u8 = 8;
 const KIND_REPLAY: u8 = 9;
 const KIND_REGISTER: u8 = 10;
 /// The one version of each command so far.
-const VERSION: u8 = 0;
+const VERSION: u8 = 1;
 
 /// The name of a record kind, for tools; kind 0 is the log's own no-op.
 #[must_use]
@@ -268,7 +268,7 @@ impl Command {
         if kind == 0 {
             return Ok(None);
         }
-        if kind_name(kind).is_none() || version > VERSION {
+        if kind_name(kind).is_none() || version != VERSION {
             return Err(DecodeError::Newer { kind, version });
         }
         let command = match kind {

@@ -23,7 +23,7 @@ mod field {
 }
 
 const MAGIC: &[u8; 8] = b"ostrstor";
-const VERSION: u32 = 0;
+const VERSION: u32 = 1;
 const FILE: &str = "store";
 
 /// Who a shard directory is.
@@ -64,7 +64,7 @@ impl fmt::Display for StoreError {
             ),
             Self::Newer(path, version) => write!(
                 f,
-                "the store file has format {version}, this program knows up to {VERSION}: {}",
+                "the store file has format {version}, this program knows {VERSION}: {}",
                 path.display()
             ),
         }
@@ -155,7 +155,7 @@ impl StoreMeta {
             return Err(StoreError::Damaged(path));
         }
         let version = u32::from_le_bytes(array(bytes, field::VERSION));
-        if version > VERSION {
+        if version != VERSION {
             return Err(StoreError::Newer(path, version));
         }
         if bytes[field::RESERVED] != [0, 0] {
@@ -230,7 +230,7 @@ mod tests {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        assert_eq!(hex, include_str!("../golden/store_v0.hex").trim());
+        assert_eq!(hex, include_str!("../golden/store_v1.hex").trim());
     }
 
     #[test]

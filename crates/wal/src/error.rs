@@ -6,7 +6,7 @@ use std::io;
 use ostraca_io::FileName;
 use ostraca_types::{Epoch, ErrorKind, Sequence, ShardId, StoreId};
 
-use crate::SegmentId;
+use crate::{FORMAT_VERSION, SegmentId};
 
 /// Why the log cannot do what was asked.
 #[derive(Debug)]
@@ -32,8 +32,9 @@ pub enum Error {
         /// What is wrong there.
         fault: Fault,
     },
-    /// A newer program wrote this file.
-    NewerFormat {
+    /// This program does not know the file's format: a newer one wrote it, or one from before the
+    /// first release.
+    UnknownFormat {
         /// The file.
         file: FileName,
         /// Its format's version.
@@ -90,7 +91,7 @@ impl Error {
                 ErrorKind::Damaged
             }
             Self::Fenced { .. } => ErrorKind::NotLeader,
-            Self::SegmentSize { .. } | Self::NewerFormat { .. } => ErrorKind::Rejected,
+            Self::SegmentSize { .. } | Self::UnknownFormat { .. } => ErrorKind::Rejected,
             Self::Full => ErrorKind::Full,
         }
     }
@@ -117,12 +118,11 @@ impl fmt::Display for Error {
                 "the log is damaged, nothing was changed; look with `ostraca log verify`, then \
                  restore a copy, or give up what is lost with `ostraca log cut`: {fault}; file {file}, offset {offset}, sequence {sequence}"
             ),
-            Self::NewerFormat { file, version } => {
-                write!(
-                    f,
-                    "a newer program wrote this log, use that one: {file}, format {version}"
-                )
-            }
+            Self::UnknownFormat { file, version } => write!(
+                f,
+                "another program wrote this log, use that one; this one knows format \
+                 {FORMAT_VERSION}: {file}, format {version}"
+            ),
             Self::Foreign { file, store, shard } => {
                 write!(
                     f,

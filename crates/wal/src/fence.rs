@@ -26,6 +26,8 @@ pub(crate) mod page_field {
     pub(crate) const EPOCH_COMPLEMENT: Range<usize> = 68..72;
     pub(crate) const DURABLE: Range<usize> = 128..136;
     pub(crate) const DURABLE_COMPLEMENT: Range<usize> = 136..144;
+    pub(crate) const BEAT: Range<usize> = 192..196;
+    pub(crate) const BEAT_EPOCH: Range<usize> = 196..200;
 }
 use page_field as field;
 
@@ -39,6 +41,10 @@ const HEADER_SIZE: usize = field::STORE.end;
 const CELL: usize = field::EPOCH.start / 8;
 const DURABLE: usize = field::DURABLE.start / 8;
 const DURABLE_COMPLEMENT: usize = field::DURABLE_COMPLEMENT.start / 8;
+/// Beat and epoch are one word as well: a beat always says whose it is.
+const HEARTBEAT: usize = field::BEAT.start / 8;
+/// The beat of a leader that has closed its log.
+const RESIGNED: u32 = u32::MAX;
 
 /// How far a bad cell is repaired beyond the epochs in use: at least this, and up to
 /// [`REPAIR_SPREAD`] more. A process that raised the cell and has no file yet is in none of them, and
@@ -54,6 +60,7 @@ const _: () = {
             && field::EPOCH_COMPLEMENT.end == field::EPOCH.start + 8
     );
     assert!(field::DURABLE_COMPLEMENT.end <= PAGE_SIZE);
+    assert!(field::BEAT.start.is_multiple_of(8) && field::BEAT_EPOCH.end == field::BEAT.start + 8);
     assert!(HEADER_SIZE.is_multiple_of(8));
 };
 
@@ -121,8 +128,8 @@ impl EpochPage {
             return Ok(PageHeader::Bad);
         }
         let version = u16_at(&bytes, field::VERSION);
-        if version > FORMAT_VERSION {
-            return Err(Error::NewerFormat {
+        if version != FORMAT_VERSION {
+            return Err(Error::UnknownFormat {
                 file: page_name(),
                 version,
             });
@@ -167,7 +174,7 @@ pub struct PageReport {
     pub durable: Option<Sequence>,
 }
 
-/// Reads an epoch page. [`Error::Foreign`] and [`Error::NewerFormat`] as for a segment.
+/// Reads an epoch page. [`Error::Foreign`] and [`Error::UnknownFormat`] as for a segment.
 pub fn read_epoch_page(page: Arc<dyn Page>, identity: &Identity) -> Result<PageReport, Error> {
     let page = EpochPage(page);
     Ok(match page.header(identity)? {
@@ -180,6 +187,42 @@ pub fn read_epoch_page(page: Arc<dyn Page>, identity: &Identity) -> Result<PageR
             durable: None,
         },
     })
+}
+
+/// One look at the heartbeat of a shard's leader. A later look that is equal means that its loop has
+/// not gone round in between. It decides when to take over; whether one may is the fence's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    beat: u32,
+    epoch: u32,
+    cell: u64,
+}
+
+impl Heartbeat {
+    /// Looks. Does not block.
+    #[must_use]
+    pub fn of(page: &dyn Page) -> Self {
+        let word = page.load(HEARTBEAT).to_le_bytes();
+        let half = |at: usize| u32_at(&word, at..at + 4);
+        Self {
+            beat: half(0),
+            epoch: half(4),
+            cell: page.load(CELL),
+        }
+    }
+
+    /// Whether the last leader closed its log and waits for a successor, and nobody came yet.
+    #[must_use]
+    pub fn resigned(&self) -> bool {
+        self.beat == RESIGNED && self.cell == cell(self.epoch)
+    }
+
+    /// Whether the beat is that of the process which leads. One that raised the epoch and serves not
+    /// yet has not beaten.
+    #[must_use]
+    pub fn is_of_leader(&self) -> bool {
+        self.cell == cell(self.epoch)
+    }
 }
 
 /// A claim to lead a shard: an epoch that no other process was or will be granted. It holds until
@@ -292,6 +335,26 @@ impl Claim {
     /// new leader may have removed files meanwhile.
     pub fn or_fenced<T, E: From<Error>>(&self, result: Result<T, E>) -> Result<T, E> {
         result.map_err(|err| self.check().err().map_or(err, E::from))
+    }
+
+    /// Shows that the leader's loop went round for the `round`th time. Does not block.
+    pub fn beat(&self, round: u64) {
+        let round = u32::try_from(round % u64::from(RESIGNED)).unwrap_or_default();
+        self.store_beat(round);
+    }
+
+    /// Shows that this leader has closed its log: a successor need not wait. Does not block.
+    pub fn resign(&self) {
+        self.store_beat(RESIGNED);
+    }
+
+    fn store_beat(&self, beat: u32) {
+        let word = u64::from(beat) | u64::from(self.epoch) << 32;
+        // One that was replaced stays silent; if it is replaced just now, its last beat only makes
+        // a contender wait once more.
+        if self.holds() {
+            self.page.0.store(HEARTBEAT, word);
+        }
     }
 
     pub(crate) fn identity(&self) -> Identity {

@@ -39,7 +39,7 @@ mod tests;
 pub use batch::{Batch, BatchFull};
 pub use clean_up::CleanUp;
 pub use error::{Action, Error, Fault};
-pub use fence::{Claim, EPOCH_PAGE, PageReport, new_epoch_page, read_epoch_page};
+pub use fence::{Claim, EPOCH_PAGE, Heartbeat, PageReport, new_epoch_page, read_epoch_page};
 pub use frame::{
     BATCH_ALIGNMENT, BATCH_HEADER_SIZE, BATCH_SIZE_MAX, KIND_MAX, KIND_NO_OP, PAYLOAD_SIZE_MAX,
     RECORD_HEADER_SIZE, Record,

@@ -319,7 +319,7 @@ fn used(
             store,
             shard,
         }),
-        Judgement::Newer(version) => Err(Error::NewerFormat {
+        Judgement::Unknown(version) => Err(Error::UnknownFormat {
             file: id.file_name(),
             version,
         }),

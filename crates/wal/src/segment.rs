@@ -14,7 +14,7 @@ use crate::place::{Identity, Owner, Place, array_at, checksum, is_zero, u16_at, 
 use crate::{Error, Fault};
 
 /// The version of FORMAT.md that this code writes and reads.
-pub const FORMAT_VERSION: u16 = 0;
+pub const FORMAT_VERSION: u16 = 1;
 /// Bytes of one copy of the segment header.
 pub const SEGMENT_HEADER_SIZE: usize = 4096;
 /// Where batches start.
@@ -152,7 +152,7 @@ pub(crate) struct SegmentHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderCopy {
     Valid(SegmentHeader),
-    Newer(u16),
+    Unknown(u16),
     /// Valid, but of another store or shard.
     Foreign(StoreId, ShardId),
     /// Valid, but of another segment.
@@ -250,8 +250,8 @@ impl HeaderCopy {
             return Self::Misplaced(id);
         }
         let version = u16_at(bytes, field::VERSION);
-        if version > FORMAT_VERSION {
-            return Self::Newer(version);
+        if version != FORMAT_VERSION {
+            return Self::Unknown(version);
         }
         decode_fields(bytes, identity, id).map_or(Self::Invalid, Self::Valid)
     }
@@ -404,14 +404,14 @@ pub(crate) enum Headers {
     None,
     Foreign(StoreId, ShardId),
     Misplaced(SegmentId),
-    Newer(u16),
+    Unknown(u16),
 }
 
 impl Headers {
     pub(crate) fn of(copies: [HeaderCopy; 2]) -> Self {
-        use HeaderCopy::{Foreign, Misplaced, Newer, Valid};
+        use HeaderCopy::{Foreign, Misplaced, Unknown, Valid};
         match copies {
-            [Newer(version), _] | [_, Newer(version)] => Self::Newer(version),
+            [Unknown(version), _] | [_, Unknown(version)] => Self::Unknown(version),
             [Valid(first), Valid(second)] if first == second => Self::Equal(first),
             [Valid(_), Valid(_)] => Self::Differ,
             [Valid(one), _] | [_, Valid(one)] => Self::One(one),
@@ -425,7 +425,7 @@ impl Headers {
     /// names it.
     pub(crate) fn judge(self, counts: bool) -> Judgement {
         match (self, counts) {
-            (Self::Newer(version), _) => Judgement::Newer(version),
+            (Self::Unknown(version), _) => Judgement::Unknown(version),
             (Self::Foreign(store, shard), _) => Judgement::Foreign(store, shard),
             (Self::Misplaced(id), _) => Judgement::Damaged(Fault::Misplaced(id)),
             (_, false) => Judgement::PassOver,
@@ -443,5 +443,5 @@ pub(crate) enum Judgement {
     PassOver,
     Damaged(Fault),
     Foreign(StoreId, ShardId),
-    Newer(u16),
+    Unknown(u16),
 }

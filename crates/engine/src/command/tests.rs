@@ -116,8 +116,7 @@ fn what_was_encoded_decodes() {
     }
 }
 
-/// d07: the bytes of a version never change. Version 0 is unreleased, so here a change is allowed,
-/// but never by accident.
+/// d07: the bytes of a version never change.
 #[test]
 fn d07_commands_have_golden_bytes() {
     let mut bytes = Vec::new();
@@ -130,14 +129,14 @@ fn d07_commands_have_golden_bytes() {
     }
     assert_eq!(
         text,
-        include_str!("../../golden/commands_v0.txt"),
+        include_str!("../../golden/commands_v1.txt"),
         "\n{text}"
     );
 }
 
 #[test]
 fn d07_a_newer_command_is_refused_by_name() {
-    for (kind, version) in [(11, 0), (255, 0), (1, 1), (3, 200)] {
+    for (kind, version) in [(11, 1), (255, 1), (1, 0), (1, 2), (3, 200)] {
         let refused = Command::decode(kind, version, Slot(5), &[0; 300]);
         assert_eq!(refused, Err(DecodeError::Newer { kind, version }));
     }
@@ -170,13 +169,13 @@ fn the_document_matches_the_code() {
     let create = table!(create: BEGUN_AT CREATED_AT EXPIRES_AT KEY_EXPIRES_AT KEY_DIGEST REQUEST_HASH
         PASTE_ID TOKEN_HASH OUTBOX_ID SYNTAX_LEN TITLE_LEN RESERVED BODY_SIZE BODY_DIGEST GENERATION
         ANSWER);
-    assert_eq!(rows("### Create, version 0"), create);
+    assert_eq!(rows("### Create, version 1"), create);
     assert_eq!(
-        rows("### End, version 0"),
+        rows("### End, version 1"),
         table!(end: PASTE_ID CAUSE RESERVED)
     );
     assert_eq!(
-        rows("### Time, version 0"),
+        rows("### Time, version 1"),
         table!(time: BOOT ELAPSED BOUND)
     );
 }

@@ -388,7 +388,7 @@ fn d07_a_newer_format_is_refused_by_name() {
     bytes[field::CRC].copy_from_slice(&crc.to_le_bytes());
     disk.overwrite(&name, 0, &bytes);
     match recover(&disk) {
-        Err(Error::NewerFormat { file, version: 9 }) => assert_eq!(file, name),
+        Err(Error::UnknownFormat { file, version: 9 }) => assert_eq!(file, name),
         other => panic!("{other:?}"),
     }
 }

@@ -234,7 +234,7 @@ fn d07_a_page_of_another_store_or_format_is_refused_by_name() {
     }
     let refused = Claim::raise(disk.page(), IDENTITY, &disk, &*ENTROPY).expect_err("a newer one");
     assert!(
-        matches!(refused, Error::NewerFormat { version: 255, .. }),
+        matches!(refused, Error::UnknownFormat { version: 255, .. }),
         "{refused}"
     );
 }

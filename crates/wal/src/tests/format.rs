@@ -100,6 +100,36 @@ fn the_document_matches_the_code() {
     assert_eq!(fields("Record header"), expected);
 }
 
+#[test]
+fn the_epoch_page_table_matches_the_code() {
+    use crate::fence::page_field;
+    let expected = [
+        ("magic", page_field::MAGIC),
+        ("crc", page_field::CRC),
+        ("version", page_field::VERSION),
+        ("shard", page_field::SHARD),
+        ("store", page_field::STORE),
+        ("epoch", page_field::EPOCH),
+        ("epoch_complement", page_field::EPOCH_COMPLEMENT),
+        ("durable_sequence", page_field::DURABLE),
+        ("durable_complement", page_field::DURABLE_COMPLEMENT),
+        ("beat", page_field::BEAT),
+        ("beat_epoch", page_field::BEAT_EPOCH),
+    ];
+    assert_eq!(fields("The epoch page"), expected);
+}
+
+/// d07, of the page that every shard begins with.
+#[test]
+fn d07_the_epoch_page_keeps_its_bytes() {
+    let page = crate::new_epoch_page(&IDENTITY);
+    assert!(crate::place::is_zero(&page[192..]));
+    assert_eq!(
+        hex(&page[..192]),
+        include_str!("../../golden/epoch_page_v1.hex")
+    );
+}
+
 /// Every header's fields follow one another: no byte is in two rows, none in no row.
 #[test]
 fn the_tables_leave_no_gap() {
@@ -170,7 +200,7 @@ fn every_row_about_headers_is_decided_as_written() {
     let bad = HeaderCopy::Invalid;
     let foreign = HeaderCopy::Foreign(IDENTITY.store, IDENTITY.shard);
     let elsewhere = HeaderCopy::Misplaced(header.id);
-    let newer = HeaderCopy::Newer(1);
+    let newer = HeaderCopy::Unknown(9);
     let both = [true, false];
     for cells in table_after("What a segment's header says is judged so:") {
         let (copies, counts): (Vec<[HeaderCopy; 2]>, &[bool]) = match (cells[0], cells[1]) {
@@ -183,7 +213,7 @@ fn every_row_about_headers_is_decided_as_written() {
             ("both valid, not equal", "yes") => {
                 (vec![[valid, HeaderCopy::Valid(other)]], &both[..1])
             }
-            ("any, none of a newer format", "no") => {
+            ("any, none of an unknown format", "no") => {
                 (vec![[valid, valid], [bad, valid], [bad, bad]], &both[1..])
             }
             ("none valid, one is another store's or shard's", "any") => {
@@ -192,7 +222,7 @@ fn every_row_about_headers_is_decided_as_written() {
             ("none valid, one is another segment's", "any") => {
                 (vec![[elsewhere, elsewhere], [elsewhere, bad]], &both[..])
             }
-            ("one of a newer format", "any") => (vec![[newer, valid], [bad, newer]], &both[..]),
+            ("one of an unknown format", "any") => (vec![[newer, valid], [bad, newer]], &both[..]),
             unknown => panic!("a row without a test: {unknown:?}"),
         };
         for copies in copies {
@@ -203,7 +233,7 @@ fn every_row_about_headers_is_decided_as_written() {
                     Judgement::PassOver => "pass over",
                     Judgement::Damaged(_) => "damaged",
                     Judgement::Foreign(..) => "refuse: foreign",
-                    Judgement::Newer(_) => "refuse: newer format",
+                    Judgement::Unknown(_) => "refuse: unknown format",
                 };
                 assert_eq!(decision, cells[2], "{cells:?} {copies:?}");
             }
@@ -280,7 +310,7 @@ fn the_segment_header_keeps_its_bytes() {
     let bytes = header.encode(&IDENTITY);
     assert_eq!(
         hex(&bytes),
-        include_str!("../../golden/segment_header_v0.hex")
+        include_str!("../../golden/segment_header_v1.hex")
     );
     for (copy, bytes) in bytes
         .as_chunks::<SEGMENT_HEADER_SIZE>()
@@ -318,9 +348,9 @@ fn a_batch_keeps_its_bytes() {
         class,
     };
     let (bytes, _) = batch.seal(&position(BatchClass::Plain));
-    assert_eq!(hex(bytes), include_str!("../../golden/batch_v0.hex"));
+    assert_eq!(hex(bytes), include_str!("../../golden/batch_v1.hex"));
     let mut mark = Batch::new();
     let (bytes, chain) = mark.seal(&position(BatchClass::Mark));
-    assert_eq!(hex(bytes), include_str!("../../golden/mark_v0.hex"));
+    assert_eq!(hex(bytes), include_str!("../../golden/mark_v1.hex"));
     assert_eq!(chain, 0xc0de, "a mark has no record");
 }

@@ -224,7 +224,7 @@ fn copies(row: &str, header: &SegmentHeader, id: SegmentId) -> Vec<[Vec<u8>; 2]>
             let other = split(other_owner.encode(&IDENTITY));
             vec![[valid[0].clone(), other[1].clone()]]
         }
-        "any, none of a newer format" => vec![
+        "any, none of an unknown format" => vec![
             valid.clone(),
             [valid[0].clone(), bad()],
             [bad(), bad()],
@@ -238,7 +238,7 @@ fn copies(row: &str, header: &SegmentHeader, id: SegmentId) -> Vec<[Vec<u8>; 2]>
             let misplaced = split(elsewhere.encode(&IDENTITY));
             vec![misplaced.clone(), [misplaced[0].clone(), bad()]]
         }
-        "one of a newer format" => vec![
+        "one of an unknown format" => vec![
             [newer(0), newer(1)],
             [valid[0].clone(), newer(1)],
             [newer(0), bad()],
@@ -269,9 +269,9 @@ fn decision_about(disk: &SimDisk, id: SegmentId) -> &'static str {
             assert_eq!((file, shard), (id.file_name(), ShardId(4)));
             "refuse: foreign"
         }
-        Err(Error::NewerFormat { file, version: 9 }) => {
+        Err(Error::UnknownFormat { file, version: 9 }) => {
             assert_eq!(file, id.file_name());
-            "refuse: newer format"
+            "refuse: unknown format"
         }
         Err(err) => panic!("{err}"),
     }
