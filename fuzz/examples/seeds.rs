@@ -260,7 +260,7 @@ fn recoveries(sample: &Sample) {
         let twisted = [twisted, batch(1, 1)];
         script(name, 0, &twisted, None);
         // Behind damage in a later segment.
-        let damaged = [begin(2, 0, 0), batch(1, 1), Step::Fill(1_060_000, 9, 1)];
+        let damaged = [begin(2, 0, 0), batch(1, 1), Step::Fill(0, 8192, 1)];
         let name = format!("{name}-behind-damage");
         script(&name, 0, &[&twisted[..], &damaged].concat(), None);
     }
@@ -314,7 +314,7 @@ fn damages() {
             "fill" => drop(output.bytes(&[2, last]).u32(8192).u16(600).u8(0)),
             "copy-sector" => drop(output.bytes(&[3, last]).u16(16).u16(18).u8(last)),
             "cut-off" => drop(output.bytes(&[4, last]).u32(9000)),
-            "headers-cut-off" => drop(output.bytes(&[4, last]).u32(4100)),
+            "headers-cut-off" => drop(output.bytes(&[4, last - 2]).u32(4100)),
             "older-sector" => drop(output.bytes(&[5, last]).u16(19).u8(0)),
             "remove-last" => drop(output.bytes(&[6, last, 0, 0])),
             "remove-first" => drop(output.bytes(&[6, 0, 0, 0])),

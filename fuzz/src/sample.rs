@@ -91,7 +91,7 @@ pub fn open(disk: &SimDisk, start: Start) -> Result<(Log<SimDisk>, Vec<Stored>),
 pub fn cannot_be_cut(err: &Error) -> bool {
     match err {
         Error::Foreign { .. }
-        | Error::NewerFormat { .. }
+        | Error::UnknownFormat { .. }
         | Error::Damaged {
             fault: Fault::Misplaced(_),
             ..

@@ -468,6 +468,7 @@ fn segment_header(segment: SegmentId, owner: u8, before: Option<End>) -> Vec<u8>
     let mut bytes = vec![0; SEGMENT_HEADER_SIZE];
     let fields = &SEGMENT_FIELDS;
     bytes[fields[0].clone()].copy_from_slice(&SEGMENT_MAGIC);
+    put(&mut bytes, &fields[2], ostraca_wal::FORMAT_VERSION.into());
     put(&mut bytes, &fields[3], IDENTITY.shard.0.into());
     bytes[fields[4].clone()].copy_from_slice(&IDENTITY.store.0);
     put(&mut bytes, &fields[5], segment.epoch.0);
