@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use ostraca_io::{Disk, DiskFile, FileName, SimDisk};
-use ostraca_types::Sequence;
+use ostraca_types::{Sequence, ShardId};
 use ostraca_wal::{
     BATCH_HEADER_SIZE, BATCHES_START, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE, SEGMENT_SIZE_MIN,
     SegmentId,
@@ -14,7 +14,7 @@ use ostraca_wal::{
 
 use crate::format::{
     BATCH_FIELDS, End, Place, RECORD_FIELDS, Right, SEGMENT_FIELDS, SEGMENT_MAGIC, chain_start,
-    padded, put, seal_batch, segment,
+    get, padded, put, seal_batch, segment,
 };
 use crate::input::{Input, Output};
 use crate::sample::{IDENTITY, OWNER, make_page};
@@ -371,14 +371,16 @@ impl Maker {
             if copy == 1 || shape & 4 == 0 {
                 twist.apply(&mut fields, &SEGMENT_FIELDS);
             }
-            let stated = Place {
-                // What the header says, as a foreign or a misplaced one does.
-                segment: match twist.field {
-                    6 => segment(twist.value, self.at.segment.number),
-                    _ => self.at.segment,
-                },
-                ..self.place(offset as u64)
-            };
+            // Under what the header says of itself, as a foreign or a misplaced one is.
+            let mut stated = self.place(offset as u64);
+            let [_, _, _, shard, store, epoch, number, ..] = &SEGMENT_FIELDS;
+            stated.identity.shard = ShardId(low(get(&fields, shard)));
+            stated
+                .identity
+                .store
+                .0
+                .copy_from_slice(&fields[store.clone()]);
+            stated.segment = segment(get(&fields, epoch), low(get(&fields, number)));
             stated.seal(&mut fields, &SEGMENT_FIELDS[1]);
             if shape & (1 << copy) == 0 {
                 self.put(offset as u64, &fields);
@@ -457,6 +459,11 @@ fn start_of(segment: SegmentId, owner: u8) -> End {
         sequence: Sequence(0),
         chain: chain_start(&IDENTITY),
     }
+}
+
+/// A field's number, which fits.
+fn low<T: TryFrom<u64, Error: std::fmt::Debug>>(value: u64) -> T {
+    T::try_from(value).expect("read from a field of that size")
 }
 
 fn renamed(name: &FileName, prefix: &str) -> FileName {
