@@ -3,8 +3,8 @@
 use ostraca_io::{Disk, FileName, SeededEntropy, SimDisk, Unsynced};
 use ostraca_types::{Epoch, Sequence, ShardId, Slot, StoreId, Timestamp};
 use ostraca_wal::{
-    BATCHES_START, Batch, Claim, Error, Fault, Identity, Log, Options, Owner, Record, Recovered,
-    Recovery, Room, SEGMENT_SIZE_MIN, Start, new_epoch_page,
+    Batch, Claim, Error, Identity, Log, Options, Owner, Record, Recovered, Recovery, Room,
+    SEGMENT_SIZE_MIN, Start, new_epoch_page,
 };
 
 /// Whose logs all of these are.
@@ -83,26 +83,6 @@ pub fn open(disk: &SimDisk, start: Start) -> Result<(Log<SimDisk>, Vec<Stored>),
     let claim = raise(disk)?;
     let (recovered, records) = replay(disk, claim.recover(disk, start)?)?;
     Ok((take_over(disk, claim, recovered)?, records))
-}
-
-/// What a cut leaves in the way of the next opening: a segment under another's name, another store's,
-/// a newer program's, and one that is too short for its headers.
-#[must_use]
-pub fn cannot_be_cut(err: &Error) -> bool {
-    match err {
-        Error::Foreign { .. }
-        | Error::UnknownFormat { .. }
-        | Error::Damaged {
-            fault: Fault::Misplaced(_),
-            ..
-        } => true,
-        Error::Damaged {
-            fault: Fault::FileSize,
-            offset,
-            ..
-        } => *offset < BATCHES_START,
-        _ => false,
-    }
 }
 
 /// Appends records with payloads of these sizes as one batch.

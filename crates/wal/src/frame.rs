@@ -22,6 +22,10 @@ pub const PAYLOAD_SIZE_MAX: usize = 64 << 10;
 /// reaches.
 pub const BATCH_SIZE_MAX: usize = 1 << 20;
 
+/// No sequence is higher, so that none that is read can overflow what follows it. A million records a
+/// second need 292,000 years to get there.
+pub(crate) const SEQUENCE_MAX: u64 = 1 << 63;
+
 /// The kind of the log's own no-op.
 pub const KIND_NO_OP: u8 = 0;
 /// The highest kind that the log's user may give; those above are reserved in FORMAT.md.
@@ -176,12 +180,12 @@ impl BatchHeader {
         if header.epoch != place.segment().epoch {
             return Err(Fault::Epoch);
         }
+        let end = header
+            .first_sequence
+            .0
+            .saturating_add(header.record_count.into());
         if header.first_sequence.0.checked_sub(1) != Some(u64_at(bytes, field::DURABLE_SEQUENCE))
-            || header
-                .first_sequence
-                .0
-                .checked_add(u64::from(header.record_count))
-                .is_none()
+            || end > SEQUENCE_MAX
         {
             return Err(Fault::Sequence);
         }

@@ -9,7 +9,7 @@ use ostraca_types::{Epoch, Sequence, ShardId, StoreId};
 
 use crate::error::Action;
 use crate::fence::Claim;
-use crate::frame::{BATCH_ALIGNMENT, BATCH_SIZE_MAX};
+use crate::frame::{BATCH_ALIGNMENT, BATCH_SIZE_MAX, SEQUENCE_MAX};
 use crate::place::{Identity, Owner, Place, array_at, checksum, is_zero, u16_at, u32_at, u64_at};
 use crate::{Error, Fault};
 
@@ -291,7 +291,10 @@ fn decode_fields(
     let comes_from = match &header.predecessor {
         None => predecessor == none && header.chain == identity.chain_start(),
         Some(before) => {
-            before.id < id && before.end_offset >= BATCHES_START && aligned(before.end_offset)
+            before.id < id
+                && before.end_offset >= BATCHES_START
+                && aligned(before.end_offset)
+                && before.end_sequence.0 <= SEQUENCE_MAX
         }
     };
     let first = header.end_sequence_before().0.checked_add(1);

@@ -9,10 +9,10 @@ use ostraca_types::{Sequence, Timestamp};
 
 use crate::place::Identity;
 use crate::reader::Reader;
-use crate::segment::{Judgement, SegmentId};
-use crate::{Claim, Error, Log, Options, Owner};
+use crate::segment::{BATCHES_START, SegmentId};
+use crate::{Claim, Error, Fault, Log, Options, Owner};
 
-use super::{Found, Link, Recovered, Recovery, Start, Walk, check_size, walk_back};
+use super::{Found, Link, Recovered, Recovery, Start, Walk, used, walk_back};
 use crate::verify::Report;
 
 /// What a cut of a damaged log keeps and loses. [`plan_cut`] makes it.
@@ -33,7 +33,11 @@ pub struct CutPlan {
 }
 
 /// Looks for the longest history that can be read; `None` if the log is not damaged. `durable` is
-/// the hint of the epoch page. Any error but damage is returned. Blocks; changes nothing.
+/// the hint of the epoch page. Blocks; changes nothing.
+///
+/// Any error but damage is returned: a file of a newer program or of another store is no damage, and
+/// a cut would not get it out of the way. Nor would it a segment under another's name, which is
+/// returned as [`Error::Damaged`]: it has to be moved out of the directory, or back.
 pub fn plan_cut<D: Disk>(
     disk: &D,
     identity: Identity,
@@ -100,13 +104,30 @@ fn history_of<D: Disk>(
     last: SegmentId,
 ) -> Result<Option<Vec<Link>>, Error> {
     let reader = Reader::open(disk, identity, last)?;
-    let (Judgement::Use(header) | Judgement::UseAndReport(header)) =
-        reader.headers(identity)?.judge(true)
-    else {
-        return Ok(None);
-    };
     let mut report = Report::default();
-    let last = check_size(&reader, &header, 0).map(|()| (header, reader.size()))?;
+    let header = match used(
+        last,
+        reader.headers(identity)?,
+        true,
+        Sequence(0),
+        &mut report,
+    ) {
+        Ok(Some(header)) => header,
+        // A file that is not where it belongs would be in the way of the next opening, too.
+        Err(
+            err @ Error::Damaged {
+                fault: Fault::Misplaced(_),
+                ..
+            },
+        ) => return Err(err),
+        Ok(None) | Err(Error::Damaged { .. }) => return Ok(None),
+        Err(err) => return Err(err),
+    };
+    if reader.size() < BATCHES_START {
+        // Nothing can go on from it.
+        return Ok(None);
+    }
+    let last = (header, reader.size());
     match walk_back(disk, identity, found, Start::Beginning, last, &mut report) {
         Ok(links) => Ok(Some(links)),
         Err(Error::Damaged { .. }) => Ok(None),

@@ -154,3 +154,60 @@ fn a_cut_may_be_cut_at_every_operation() {
         }
     }
 }
+
+/// What no cut gets out of the way is named instead, and nothing is changed.
+#[test]
+fn d02_what_a_cut_cannot_help_is_refused() {
+    use crate::place::{Place, checksum};
+    use crate::segment::field;
+    let disk = three_epochs();
+    disk.flip_bit(&segment(2, 0), BATCHES_START + 1024 + 5, 1);
+    // A segment under another's name, beside the damage.
+    let misplaced = disk.fork();
+    let bytes = misplaced.contents(&segment(1, 0)).expect("the file");
+    misplaced
+        .create(&segment(9, 0))
+        .and_then(|file| ostraca_io::DiskFile::write_all_at(&file, &bytes, 0))
+        .expect("room");
+    match plan_cut(&misplaced, IDENTITY, None) {
+        Err(Error::Damaged {
+            file,
+            fault: Fault::Misplaced(_),
+            ..
+        }) => assert_eq!(file, segment(9, 0)),
+        other => panic!("{other:?}"),
+    }
+    // A newer program's segment.
+    let id = SegmentId {
+        epoch: Epoch(3),
+        number: 0,
+    };
+    let mut header = disk.contents(&id.file_name()).expect("the file");
+    header.truncate(SEGMENT_HEADER_SIZE);
+    header[field::VERSION].copy_from_slice(&9u16.to_le_bytes());
+    let crc = checksum(&header, field::CRC, Place::new(&IDENTITY, id).seed(0));
+    header[field::CRC].copy_from_slice(&crc.to_le_bytes());
+    disk.overwrite(&id.file_name(), 0, &header);
+    let refused = plan_cut(&disk, IDENTITY, None).expect_err("another program's");
+    assert!(
+        matches!(refused, Error::UnknownFormat { version: 9, .. }),
+        "{refused}"
+    );
+}
+
+/// A file that is too short for a batch is nothing to go on from.
+#[test]
+fn d02_a_segment_that_is_all_but_gone_can_be_cut() {
+    let disk = three_epochs();
+    let last = disk.open(&segment(3, 0)).expect("the file");
+    ostraca_io::DiskFile::set_size(&last, 4100).expect("power");
+    assert_eq!(
+        cut(&disk),
+        Sequence(30),
+        "the log ends where the one before does"
+    );
+    assert_eq!(
+        numbers(&open(&disk.crash()).expect("a log").1),
+        (0..28).collect::<Vec<_>>()
+    );
+}

@@ -158,6 +158,7 @@ fn the_document_states_the_limits() {
         ("BATCH_SIZE_MAX", frame::BATCH_SIZE_MAX as u64),
         ("SEGMENT_SIZE_MIN", segment::SEGMENT_SIZE_MIN),
         ("SEGMENT_SIZE_MAX", segment::SEGMENT_SIZE_MAX),
+        ("SEQUENCE_MAX", frame::SEQUENCE_MAX),
     ];
     assert_eq!(stated, expected);
     assert_eq!(table("Kinds")[1][0], format!("1 to {}", frame::KIND_MAX));

@@ -22,88 +22,12 @@ use super::{clean_up, open_from, recover_from};
 mod faults;
 mod mutants;
 mod run;
+mod steps;
 mod tap;
 
-use run::{Load, Run, Step, any_steps};
+use run::Run;
+use steps::{RESTARTS, ROLLS, SMALL_BATCHES, Step, TAKE_OVERS, WORKLOADS, any_steps};
 use tap::Snapshot;
-
-/// Small batches, marks, rests.
-const SMALL_BATCHES: &[Step] = &[
-    Step::Append(Load::One),
-    Step::Append(Load::Few),
-    Step::Mark,
-    Step::Append(Load::Few),
-    Step::Leave(Load::One),
-    Step::Mark,
-    Step::Leave(Load::Few),
-];
-
-/// Large ones that roll, with a segment prepared ahead and without.
-const ROLLS: &[Step] = &[
-    Step::Append(Load::Big),
-    Step::Append(Load::Big),
-    Step::Prepare,
-    Step::Append(Load::Big),
-    Step::Append(Load::One),
-    Step::Mark,
-    Step::Append(Load::Big),
-    Step::Leave(Load::Big),
-    Step::Append(Load::Few),
-];
-
-/// Restarts in a row with clean-ups, which cut off and remove, and a purge.
-const RESTARTS: &[Step] = &[
-    Step::CleanUp,
-    Step::Append(Load::Few),
-    Step::Kill,
-    Step::CleanUp,
-    Step::Leave(Load::Few),
-    Step::Kill,
-    Step::Append(Load::One),
-    Step::CleanUp,
-    Step::Kill,
-    Step::Kill,
-    Step::CleanUp,
-    Step::Append(Load::One),
-    Step::Purge,
-    Step::Append(Load::One),
-    Step::Kill,
-    Step::CleanUp,
-];
-
-/// Take-overs beside a leader that goes on appending until it is refused, and after that.
-const TAKE_OVERS: &[Step] = &[
-    Step::Append(Load::One),
-    Step::Leave(Load::Few),
-    Step::Beside {
-        after_raise: Some(Load::One),
-        after_read: None,
-    },
-    Step::Stale(Load::One),
-    Step::Append(Load::One),
-    Step::Beside {
-        after_raise: Some(Load::Few),
-        after_read: Some(Load::One),
-    },
-    Step::Stale(Load::Few),
-    Step::CleanUp,
-    Step::Append(Load::One),
-    Step::Mark,
-    Step::Beside {
-        after_raise: None,
-        after_read: Some(Load::Few),
-    },
-    Step::CleanUp,
-    Step::Stale(Load::One),
-    Step::Append(Load::One),
-];
-
-const WORKLOADS: [(&str, &[Step]); 4] = [
-    ("small batches", SMALL_BATCHES),
-    ("rolls", ROLLS),
-    ("restarts", RESTARTS),
-    ("take-overs", TAKE_OVERS),
-];
 
 /// Opens as a shard does and tidies; the records that were handed out.
 fn open_and_tidy(disk: &SimDisk, snapshot: &Snapshot) -> Result<Vec<Stored>, crate::Error> {

@@ -4,9 +4,10 @@
 use ostraca_io::Unsynced;
 
 use super::super::{IDENTITY, open_from, recover_from};
-use super::run::{End, Load, Run, Step, Stop, operations_of};
+use super::run::{End, Run, Stop, operations_of};
+use super::steps::{Load, RESTARTS, ROLLS, SMALL_BATCHES, Step, TAKE_OVERS, WORKLOADS};
 use super::tap::{Fault, Place};
-use super::{RESTARTS, ROLLS, SMALL, SMALL_BATCHES, TAKE_OVERS, WORKLOADS, cycle};
+use super::{SMALL, cycle};
 use crate::{Error, read_epoch_page};
 
 /// Takes the steps with one fault, and crashes in the end; returns how many failures were met.

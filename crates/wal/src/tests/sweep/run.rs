@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ostraca_io::{Page, SeededEntropy, SimDisk, Unsynced};
+use ostraca_io::{Page, SimDisk, Unsynced};
 use ostraca_types::Sequence;
 
 use super::super::{
     ENTROPY, IDENTITY, OWNER, SMALL, Stored, TIME, big_batch, claim, payload, push,
 };
+use super::steps::{Load, Step};
 use super::tap::{Fault, Mutant, Record, Snapshot, Tap};
 use crate::{Batch, Claim, Error, KIND_NO_OP, Log, Room, Start};
 
@@ -102,52 +103,6 @@ fn items(records: &[Stored]) -> Result<Vec<Item>, String> {
         Ok((record.sequence, number))
     };
     appended.map(item).collect()
-}
-
-/// How much is appended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
-    /// A sector.
-    One,
-    /// Three records, some sectors.
-    Few,
-    /// Three of these do not fit a segment.
-    Big,
-}
-
-/// What a run is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Append, sync, answer.
-    Append(Load),
-    /// Append only. The next step of this leader syncs and answers.
-    Leave(Load),
-    Mark,
-    /// Prepare a segment if one is wanted, and install it.
-    Prepare,
-    CleanUp,
-    /// Kill the leader; the next process takes over.
-    Kill,
-    /// The power goes; the next process takes over.
-    Cut(Unsynced),
-    /// A process beside the leader takes over. The old one appends after the raise, or after the
-    /// reading, or goes on with what it left.
-    Beside {
-        after_raise: Option<Load>,
-        after_read: Option<Load>,
-    },
-    /// The one that was replaced last goes on.
-    Stale(Load),
-    /// A checkpoint of everything, and what it covers goes.
-    Purge,
-    /// The next sync fails.
-    FailSync,
-    /// The next write fails.
-    FailWrite,
-    /// Nothing may grow, until that was met.
-    Full,
-    /// The kernel forgets what it holds for clean.
-    Evict,
 }
 
 struct Leader {
@@ -489,38 +444,6 @@ impl Run {
             }
         }
     }
-}
-
-/// A run that any seed gives, with every kind of step.
-pub(super) fn any_steps(seed: u64, count: usize) -> Vec<Step> {
-    let chance = SeededEntropy::new(seed ^ 0x05_7e_95);
-    let load = || match chance.below(5) {
-        0..2 => Load::One,
-        2..4 => Load::Few,
-        _ => Load::Big,
-    };
-    let perhaps = || (chance.below(2) == 0).then(load);
-    let fate = || Unsynced::ALL[usize::try_from(chance.below(4)).expect("small")];
-    let step = |_| match chance.below(40) {
-        0..12 => Step::Append(load()),
-        12..16 => Step::Leave(load()),
-        16..18 => Step::Mark,
-        18..21 => Step::Prepare,
-        21..24 => Step::CleanUp,
-        24..27 => Step::Kill,
-        27 => Step::Cut(fate()),
-        28..31 => Step::Beside {
-            after_raise: perhaps(),
-            after_read: perhaps(),
-        },
-        31..34 => Step::Stale(load()),
-        34 => Step::Purge,
-        35 => Step::FailSync,
-        36 => Step::FailWrite,
-        37 => Step::Full,
-        _ => Step::Evict,
-    };
-    (0..count).map(step).collect()
 }
 
 /// The numbers of the operations of a run, by kind.
