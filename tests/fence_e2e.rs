@@ -84,8 +84,7 @@ fn overtaken_at(
 /// As [`overtaken_at`]; whoever waited hears nothing definite.
 fn overtaken_before_the_check(point: &str, in_history: bool) {
     overtaken_at(point, in_history, |first, waiting| {
-        first.process.wake(point);
-        assert_unknown(waiting.wait());
+        assert_unknown(first.wake(point, waiting));
         None
     });
 }
@@ -111,16 +110,9 @@ fn f02_an_append_overtaken_before_its_check_is_not_acknowledged() {
 /// FEN-03: what passed the check is in every later history, so its answer is true however late.
 #[test]
 fn f03_an_append_that_passed_the_check_is_in_the_new_history() {
-    let (check, look) = ("log.after-check create", "page.before-look");
-    overtaken_at(check, true, |first, waiting| {
-        first.process.script.pause_at(look);
-        first.process.wake(check);
-        // Before it notices that another one leads.
-        first.process.wait_held(look);
-        first.process.go_on();
-        let heard = waiting.wait().expect("it is a success");
-        first.process.wake(look);
-        Some(heard)
+    let point = "log.after-check create";
+    overtaken_at(point, true, |first, waiting| {
+        Some(first.wake(point, waiting).expect("it is a success"))
     });
 }
 
@@ -143,8 +135,7 @@ fn f04_what_the_new_leader_deleted_does_not_come_back() {
     assert_not_leading(first.begin(&Save::new()));
     let late_waiting = first.send(&late, late_ticket);
 
-    first.process.wake(point);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(point, waiting));
     late_waiting
         .wait()
         .expect_err("a new create is not answered");
@@ -173,8 +164,7 @@ fn f04_a_read_in_flight_at_the_takeover_is_refused() {
     assert!(!reading.is_answered());
     first.process.wake(check);
     assert_not_leading(reading.wait());
-    first.process.wake(append);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(append, waiting));
     assert_eq!(first.process.exit(), FENCED);
 }
 
@@ -191,8 +181,7 @@ fn f05_a_stored_answer_waits_for_the_fence() {
     first.process.wait_held(point);
     let second = take_over(&data);
     second.delete(&stored);
-    first.process.wake(point);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(point, waiting));
     assert_eq!(first.process.exit(), FENCED);
     assert_eq!(second.create(&save).paste_id, stored.paste_id);
 }
@@ -205,8 +194,7 @@ fn f01_an_old_leader_is_fenced_from_the_raise_on() {
     let save = Save::new();
     let waiting = first.hold_create(&save, append);
     let mut second = contender_at(&data, "page.after-raise");
-    first.process.wake(append);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(append, waiting));
     assert_eq!(first.process.exit(), FENCED);
     second.kill();
     let third = Node::serving(data.launch(Script::new(), &[]));
@@ -317,8 +305,7 @@ fn f02_a_late_clean_up_harms_nobody() {
     assert_eq!(size(), before);
     first.process.wake(trim);
     poll("the late trim", || (size() < before).then_some(()));
-    first.process.wake(append);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(append, waiting));
     assert_eq!(first.process.exit(), FENCED);
 
     assert!(second.has(made.paste_id) && !second.has(old.paste_id));
@@ -350,8 +337,7 @@ fn f02_an_old_leader_is_refused_after_many_restarts() {
         last = take_over(&data);
     }
     last.wait_clean(&data);
-    first.process.wake(point);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(point, waiting));
     assert_eq!(first.process.exit(), FENCED);
     made.push(last.create(&Save::new()));
     last.process.kill();
@@ -403,8 +389,7 @@ fn d05_a_damaged_epoch_page_stops_its_leader_and_is_repaired() {
     let mut byte = [0];
     page.read_exact_at(&mut byte, 64).expect("the cell");
     page.write_all_at(&[byte[0] ^ 1], 64).expect("written");
-    first.process.wake(point);
-    assert_unknown(waiting.wait());
+    assert_unknown(first.wake(point, waiting));
     assert_eq!(first.process.exit(), FENCED);
 
     let mut second = Node::serving(data.launch(Script::new(), &[]));

@@ -140,6 +140,32 @@ impl Node {
         sent
     }
 
+    /// Wakes an old leader that is held at `point`, and waits for what the caller of a create hears.
+    /// Should its log's thread go on, it is held once more before it can notice that another one leads:
+    /// so the end of the process hides no answer that must not be given.
+    pub(crate) fn wake(
+        &mut self,
+        point: &str,
+        waiting: Call<CreateAnswer>,
+    ) -> Result<CreateAnswer, Error> {
+        let look = "page.before-look";
+        self.process.script.pause_at(look);
+        self.process.wake(point);
+        let held = poll("it ends, or goes on", || {
+            let held = self.process.script.holds_at(look);
+            (held || self.process.has_ended()).then_some(held)
+        });
+        if held {
+            self.process.wait_held(look);
+            self.process.go_on();
+        }
+        let heard = waiting.wait();
+        if held {
+            self.process.wake(look);
+        }
+        heard
+    }
+
     /// Asks for a paste.
     pub(crate) fn ask(&self, id: PasteId) -> Call<Paste> {
         let client = self.client.clone();

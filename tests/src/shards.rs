@@ -171,6 +171,11 @@ impl Shard {
         self.go_on();
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.0.try_wait().expect("a child").is_some()
+    }
+
     /// Waits for its end; the exit code, which a signal is not.
     pub fn exit(&mut self) -> Option<i32> {
         self.process.exit()

@@ -2,10 +2,11 @@
 //!
 //! A run is a list of steps: appends, marks, rolls, take-overs by the next process or by one beside
 //! a leader that goes on, clean-ups, purges. The disk is kept at each operation (and before each
-//! sync, which then synced nothing); of each of these the power is cut with each fate, and the log
-//! is opened as a shard opens it: raise, read under the claim, take over. What was answered must be
-//! there, in order; one batch that was not answered may follow, whole; nothing else, ever. That a
-//! batch which one take-over did not find never comes back is part of it. Covers WAL-01, WAL-03,
+//! sync, which then synced nothing); at each of these the process is killed, and the power is cut
+//! with each fate; then the log is opened as a shard opens it: raise, read under the claim, take
+//! over. What was answered must be there, in order; one batch that was not answered may follow,
+//! whole; nothing else, ever. That a batch which one take-over did not find never comes back is part
+//! of it. Covers WAL-01, WAL-03,
 //! WAL-04, WAL-10, WAL-12, WAL-13, WAL-15 (clean-up and purge are crash-tested at each step),
 //! WAL-16 (sequences never regress) and WAL-27.
 //!
@@ -18,6 +19,7 @@ use ostraca_io::{SeededEntropy, SimDisk, Unsynced};
 
 use super::{SMALL, Stored};
 use super::{clean_up, open_from, recover_from};
+use crate::Error;
 
 mod faults;
 mod mutants;
@@ -30,7 +32,7 @@ use steps::{RESTARTS, ROLLS, SMALL_BATCHES, Step, TAKE_OVERS, WORKLOADS, any_ste
 use tap::Snapshot;
 
 /// Opens as a shard does and tidies; the records that were handed out.
-fn open_and_tidy(disk: &SimDisk, snapshot: &Snapshot) -> Result<Vec<Stored>, crate::Error> {
+fn open_and_tidy(disk: &SimDisk, snapshot: &Snapshot) -> Result<Vec<Stored>, Error> {
     let (mut log, records) = open_from(disk, SMALL, snapshot.known.start())?;
     clean_up(&mut log)?;
     Ok(records)
@@ -71,12 +73,37 @@ fn cycle(snapshot: &Snapshot, fate: Unsynced, draw: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// The process is killed instead: the cache lives on, and the next one takes over from what it shows.
+/// None of that may be gone after a power cut.
+fn kill(snapshot: &Snapshot) -> Result<(), String> {
+    let mut disk = snapshot.disk.fork().crash();
+    disk.set_capacity(u64::MAX);
+    let mut first = open_and_tidy(&disk, snapshot);
+    if matches!(first, Err(Error::Io { .. })) {
+        // It met a fault that waited.
+        disk = disk.crash();
+        first = open_and_tidy(&disk, snapshot);
+    }
+    let first = first.map_err(|err| format!("it does not open: {err}"))?;
+    snapshot.known.judge(&first)?;
+    disk.power_cut(Unsynced::Lost);
+    let (_, second) = recover_from(&disk.restarted(), snapshot.known.start())
+        .map_err(|err| format!("it does not open again: {err}"))?;
+    if second.starts_with(&first) {
+        Ok(())
+    } else {
+        Err(format!("only the cache had it: {first:?}"))
+    }
+}
+
 /// All crashes of a run; how many.
 fn crash_everywhere(run: &Run, seed: u64) -> Result<usize, String> {
     let snapshots = std::mem::take(&mut run.tap.record().snapshots);
     let chance = SeededEntropy::new(seed);
     let mut cycles = 0;
     for (position, snapshot) in snapshots.iter().enumerate() {
+        kill(snapshot).map_err(|err| format!("snapshot={position} killed: {err}"))?;
+        cycles += 1;
         for fate in Unsynced::ALL {
             let draw = chance.next();
             cycle(snapshot, fate, draw)
