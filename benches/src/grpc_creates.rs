@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use ostraca_client::{Begun, Client, NewPaste, Options, Seeds, StreamAnswer, Ticket};
 use ostraca_io::{Entropy as _, SystemClock, SystemEntropy, files};
-use ostraca_server::{DataDir, ShardOptions, serve_shard};
+use ostraca_server::{DataDir, ShardOptions, Told, serve_shard};
 use ostraca_types::{BodyDigest, IdempotencyKey, RequestDigest, ShardId, Slot};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -95,7 +95,7 @@ fn serve(dir: &Path, threads: usize) -> Result<(), Failure> {
     runtime.block_on(async {
         let options = ShardOptions {
             storage: ostraca_io::RealStorage,
-            take_over: false,
+            lead: ostraca_server::Lead::IfFree,
             data: DataDir::init(dir, Some(1), &SystemEntropy)?,
             shard: ShardId(0),
             listener: std::net::TcpListener::bind("127.0.0.1:0")?,
@@ -103,7 +103,11 @@ fn serve(dir: &Path, threads: usize) -> Result<(), Failure> {
             clock: Arc::new(SystemClock::new()?),
             entropy: Arc::new(SystemEntropy),
         };
-        let ready = |address| println!("{address}");
+        let ready = |told| {
+            if let Told::Leads(address) = told {
+                println!("{address}");
+            }
+        };
         Ok(serve_shard(options, ready, std::future::pending()).await?)
     })
 }

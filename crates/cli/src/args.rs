@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
+use ostraca_server::Standby;
 use ostraca_types::contract::{BODY_SIZE_DEFAULT, BODY_SIZE_MAX};
 use ostraca_types::{ConsumerName, IdempotencyKey, Lifetime, OutboxId, Syntax, Title};
 use ostraca_worker::{CONCURRENCY_DEFAULT, CONCURRENCY_MAX, EdgeConfig};
@@ -174,6 +176,10 @@ pub(crate) struct UpArgs {
     /// address, so it must be one that they reach.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "IP")]
     pub(crate) grpc_ip: IpAddr,
+    /// Run two processes for each shard: one leads, the other takes over when the first is gone or
+    /// hangs.
+    #[arg(long)]
+    pub(crate) standbys: bool,
     #[command(flatten)]
     pub(crate) remote: RemoteArg,
     #[command(flatten)]
@@ -200,6 +206,8 @@ pub(crate) struct ShardArgs {
     /// are refused from then on, also if it is stopped now and wakes later.
     #[arg(long)]
     pub(crate) take_over: bool,
+    #[command(flatten)]
+    pub(crate) standby: StandbyArgs,
     /// Where gRPC listens; port 0 is a free one.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub(crate) grpc: SocketAddr,
@@ -210,6 +218,30 @@ pub(crate) struct ShardArgs {
     pub(crate) remote: RemoteArg,
     #[command(flatten)]
     pub(crate) parent: ParentArg,
+}
+
+/// How a standby goes about it.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct StandbyArgs {
+    /// Lead when there is no leader, or it hangs; wait otherwise, also after losing the lead.
+    #[arg(long, conflicts_with = "take_over")]
+    pub(crate) standby: bool,
+    /// How long the leader may make no progress before the standby takes over, in milliseconds.
+    #[arg(long, default_value_t = 2000, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub(crate) lease: u64,
+    /// Do not kill a leader that hangs before taking over. It is as safe; whoever waits for the
+    /// old leader's answer waits longer.
+    #[arg(long)]
+    pub(crate) no_kill: bool,
+}
+
+impl StandbyArgs {
+    pub(crate) fn settings(self) -> Standby {
+        Standby {
+            lease: Duration::from_millis(self.lease),
+            kill: !self.no_kill,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use ostraca_io::files::{self, Unsuitable};
-use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
+use ostraca_server::{DataDir, Lead, ServeError, ShardOptions, Told, serve_shard};
 use ostraca_types::{ErrorKind, ShardId};
 
-use crate::args::{RemoteArg, ShardArgs};
+use crate::args::{RemoteArg, ShardArgs, StandbyArgs};
 use crate::exit::{Exit, Failure, say};
 use crate::signals::StopSignals;
 use crate::{data, machine, process};
@@ -37,7 +37,11 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), Failure> {
     let dir = data.shard_dir(shard);
     let options = ShardOptions {
         storage: machine::storage(),
-        take_over: args.take_over,
+        lead: match args.standby {
+            StandbyArgs { standby: true, .. } => Lead::WhenNeeded(args.standby.settings()),
+            _ if args.take_over => Lead::TakeOver,
+            _ => Lead::IfFree,
+        },
         data,
         shard,
         listener,
@@ -47,16 +51,19 @@ pub(crate) fn run(args: &ShardArgs) -> Result<(), Failure> {
     };
     process::runtime()?.block_on(async {
         let stop = StopSignals::listen()?.drain();
-        let ready = |grpc| ready(grpc, metrics_at);
-        serve_shard(options, ready, stop)
+        serve_shard(options, |told| tell(told, metrics_at), stop)
             .await
             .map_err(|err| failure(&err, &dir))
     })
 }
 
-fn ready(grpc: SocketAddr, metrics: SocketAddr) {
+fn tell(told: Told, metrics: SocketAddr) {
     let mut stdout = io::stdout().lock();
-    let line = format!("ready grpc={grpc} metrics=http://{metrics}/metrics");
+    let (word, grpc) = match told {
+        Told::StandsBy(grpc) => ("standby", grpc),
+        Told::Leads(grpc) => ("ready", grpc),
+    };
+    let line = format!("{word} grpc={grpc} metrics=http://{metrics}/metrics");
     let told = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     if let Err(err) = told {
         // Whoever waited for the line is gone; the shard serves all the same.

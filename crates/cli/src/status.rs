@@ -118,10 +118,20 @@ async fn report(data: &DataDir, listed: &[Endpoint]) -> Report {
     };
     let listed = |name: &str| listed.iter().find(|endpoint| endpoint.name == name);
     let mut processes = vec![up(listed("up"))];
+    let mut all_led = true;
     for shard in (0..data.shards()).map(ShardId) {
         let name = format!("shard-{shard}");
-        let slots = data.slots_of(shard).iter().map(|slot| slot.0).collect();
-        processes.push(shard_process(name.clone(), slots, listed(&name)).await);
+        let slots: Vec<u8> = data.slots_of(shard).iter().map(|slot| slot.0).collect();
+        let first = shard_process(name.clone(), slots.clone(), listed(&name)).await;
+        let mut led = first.state == "serving";
+        processes.push(first);
+        let second = format!("{name}-second");
+        if let Some(endpoint) = listed(&second) {
+            let second = shard_process(second, slots, Some(endpoint)).await;
+            led |= second.state == "serving";
+            processes.push(second);
+        }
+        all_led &= led;
     }
     for (name, role) in [("frontend", Role::Frontend), ("worker", Role::Worker)] {
         processes.push(http_process(name, role, listed(name)).await);
@@ -129,7 +139,7 @@ async fn report(data: &DataDir, listed: &[Endpoint]) -> Report {
     Report {
         data: data.path().to_owned(),
         cluster: data.cluster().to_string(),
-        serving: processes.iter().all(Process::is_well),
+        serving: all_led && processes.iter().all(Process::is_well),
         processes,
     }
 }
@@ -207,8 +217,8 @@ impl Process {
             (Some(State::Starting | State::Restarting), _) if exit.is_some() => "failing",
             (Some(State::Starting), _) => "starting",
             (Some(State::Restarting), _) => "restarting",
-            (Some(State::Serving), Some(_)) => "unreachable",
-            (Some(State::Serving) | None, _) => "missing",
+            (Some(State::Serving | State::Standby), Some(_)) => "unreachable",
+            (Some(State::Serving | State::Standby) | None, _) => "missing",
         };
         Self {
             name,
@@ -224,7 +234,7 @@ impl Process {
     }
 
     fn is_well(&self) -> bool {
-        matches!(self.state.as_str(), "running" | "serving")
+        matches!(self.state.as_str(), "running" | "serving" | "standby")
     }
 }
 

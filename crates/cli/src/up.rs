@@ -93,20 +93,30 @@ fn children(program: &Path, args: &UpArgs, log: Option<&str>, data: &DataDir) ->
         arguments
     };
     let mut children = Vec::new();
+    // Either of two processes of a shard may lead; the second one's name only tells them apart.
+    let seconds = if args.standbys {
+        &["", "-second"][..]
+    } else {
+        &[""]
+    };
     for shard in (0..data.shards()).map(ShardId) {
         let mut arguments = arguments_of("shard");
         arguments.extend(["--shard".into(), shard.to_string().into()]);
         if args.remote.allow_remote {
             arguments.push("--allow-remote".into());
         }
-        children.push(Child {
-            name: format!("shard-{shard}"),
+        if args.standbys {
+            arguments.push("--standby".into());
+        }
+        children.extend(seconds.iter().map(|second| Child {
+            name: format!("shard-{shard}{second}"),
             role: Role::Shard,
+            shard: Some(shard),
             program: program.to_owned(),
-            arguments,
+            arguments: arguments.clone(),
             listen_flag: "--grpc",
             listen: SocketAddr::new(args.grpc_ip, 0),
-        });
+        }));
     }
     let HttpArgs {
         http,
@@ -121,6 +131,7 @@ fn children(program: &Path, args: &UpArgs, log: Option<&str>, data: &DataDir) ->
     children.push(Child {
         name: "frontend".to_owned(),
         role: Role::Frontend,
+        shard: None,
         program: program.to_owned(),
         arguments,
         listen_flag: "--http",
@@ -134,6 +145,7 @@ fn children(program: &Path, args: &UpArgs, log: Option<&str>, data: &DataDir) ->
     children.push(Child {
         name: "worker".to_owned(),
         role: Role::Worker,
+        shard: None,
         program: program.to_owned(),
         arguments,
         listen_flag: "--metrics",
@@ -167,8 +179,10 @@ enum State {
     Down,
     Running {
         pid: u32,
-        /// Where it serves, once it does.
+        /// Where it serves, once it does, or would.
         address: Option<String>,
+        /// Whether it serves.
+        leads: bool,
         /// The URL of its metrics, once it serves.
         metrics: Option<String>,
     },
@@ -180,6 +194,7 @@ enum State {
 struct Seat {
     name: String,
     role: Role,
+    shard: Option<ShardId>,
     slots: Vec<u8>,
     state: State,
     /// How it ended, if it has not served since; `None` after a signal.
@@ -285,26 +300,18 @@ impl Keepers {
 
 impl Supervisor {
     fn new(data: &DataDir, children: &[Child]) -> Self {
-        let seat = |(index, child): (usize, &Child)| Seat {
+        let slots = |shard| data.slots_of(shard).iter().map(|slot| slot.0).collect();
+        let seat = |child: &Child| Seat {
             name: child.name.clone(),
             role: child.role,
-            slots: match child.role {
-                Role::Shard => u16::try_from(index)
-                    .map(|shard| {
-                        data.slots_of(ShardId(shard))
-                            .iter()
-                            .map(|slot| slot.0)
-                            .collect()
-                    })
-                    .unwrap_or_default(),
-                Role::Frontend | Role::Worker | Role::Up => Vec::new(),
-            },
+            shard: child.shard,
+            slots: child.shard.map(slots).unwrap_or_default(),
             state: State::New,
             exit: None,
         };
         Self {
             run_dir: data.run_dir(),
-            seats: children.iter().enumerate().map(seat).collect(),
+            seats: children.iter().map(seat).collect(),
             told_ready: false,
             stale: false,
         }
@@ -318,18 +325,23 @@ impl Supervisor {
                 seat.state = State::Running {
                     pid,
                     address: None,
+                    leads: false,
                     metrics: None,
                 };
             }
             News::Ready {
+                leads: now_leads,
                 address: at,
                 metrics: measured_at,
             } => {
                 if let State::Running {
-                    address, metrics, ..
+                    address,
+                    leads,
+                    metrics,
+                    ..
                 } = &mut seat.state
                 {
-                    (*address, *metrics) = (Some(at), measured_at);
+                    (*address, *leads, *metrics) = (Some(at), now_leads, measured_at);
                     seat.exit = None;
                 }
             }
@@ -362,8 +374,11 @@ impl Supervisor {
         let (mut http, mut grpc) = (Vec::new(), Vec::new());
         for seat in &self.seats {
             match &seat.state {
+                // Its slots are served by the shard's other process.
+                _ if self.is_led_by_another(seat) => {}
                 State::Running {
                     address: Some(address),
+                    leads: true,
                     ..
                 } => match seat.role {
                     Role::Frontend => http.push(address.as_str()),
@@ -382,6 +397,15 @@ impl Supervisor {
         self.told_ready = true;
         let mut stdout = io::stdout().lock();
         written(writeln!(stdout, "{line}").and_then(|()| stdout.flush()))
+    }
+
+    /// Whether the other process of the same shard leads.
+    fn is_led_by_another(&self, seat: &Seat) -> bool {
+        let leads = |other: &Seat| matches!(other.state, State::Running { leads: true, .. });
+        let of_shard = self.seats.iter().filter(|other| other.shard.is_some());
+        of_shard
+            .filter(|other| other.shard == seat.shard && other.name != seat.name)
+            .any(leads)
     }
 
     /// Brings the list on disk up to date. A disk that refuses stops nothing that runs: the list is
@@ -407,16 +431,18 @@ impl Supervisor {
             slots: Vec::new(),
         }];
         for seat in &self.seats {
-            let (pid, address, metrics) = match seat.state.clone() {
+            let (pid, address, leads, metrics) = match seat.state.clone() {
                 State::Running {
                     pid,
                     address,
+                    leads,
                     metrics,
-                } => (Some(pid), address, metrics),
-                State::New | State::Down | State::Damaged => (None, None, None),
+                } => (Some(pid), address, leads, metrics),
+                State::New | State::Down | State::Damaged => (None, None, false, None),
             };
             let state = match seat.state {
-                State::Running { .. } if address.is_some() => endpoints::State::Serving,
+                State::Running { .. } if address.is_some() && leads => endpoints::State::Serving,
+                State::Running { .. } if address.is_some() => endpoints::State::Standby,
                 State::New | State::Running { .. } => endpoints::State::Starting,
                 State::Down => endpoints::State::Restarting,
                 State::Damaged => endpoints::State::Damaged,

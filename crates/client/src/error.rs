@@ -156,7 +156,7 @@ fn kind(code: Code, reason: Option<Reason>) -> ErrorKind {
         Some(Reason::CreateTooLate) => ErrorKind::TooLate,
         Some(Reason::PasteNotFound | Reason::DeadLetterNotFound) => ErrorKind::NotFound,
         Some(Reason::TokenRejected) => ErrorKind::Denied,
-        Some(Reason::WrongShard) => ErrorKind::NotLeader,
+        Some(Reason::WrongShard | Reason::NotLeader) => ErrorKind::NotLeader,
         Some(Reason::Overloaded) => ErrorKind::Busy,
         Some(Reason::DiskFull) => ErrorKind::Full,
         Some(Reason::IdTaken | Reason::NotReady | Reason::BodyStoreDown) => ErrorKind::Unavailable,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ostraca_proto::v1;
 use ostraca_types::{
-    BodyDigest, DeleteToken, IdempotencyKey, Lifetime, PasteId, Reason, RequestDigest, Slot,
+    BodyDigest, DeleteToken, ErrorKind, IdempotencyKey, Lifetime, PasteId, RequestDigest, Slot,
     Syntax, Timestamp, Title,
 };
 use tonic::transport::Channel;
@@ -305,7 +305,7 @@ impl Client {
             let route = self.router.route(slot).await?;
             asked = Some(route.clone());
             match once(&route).await {
-                Err(err) if err.reason() == Some(Reason::WrongShard) => {
+                Err(err) if err.kind() == ErrorKind::NotLeader => {
                     let route = self.router.reroute(slot, &route, &err).await?;
                     asked = Some(route.clone());
                     once(&route).await

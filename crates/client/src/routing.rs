@@ -206,7 +206,7 @@ impl Router {
     pub(crate) fn learn(&self, route: &Route, err: &Error) {
         let stale = matches!(
             err.reason(),
-            Some(Reason::WrongShard | Reason::DeadlineExceeded)
+            Some(Reason::WrongShard | Reason::NotLeader | Reason::DeadlineExceeded)
         );
         if stale || err.is_unreachable() {
             self.suspect(route);

@@ -44,6 +44,8 @@ const PREPARE_AGAIN_MIN: Duration = Duration::from_secs(1);
 const PREPARE_AGAIN_MAX: Duration = Duration::from_secs(30);
 /// The same for what is tidied after a take-over.
 const CLEAN_UP_AGAIN: Duration = Duration::from_secs(30);
+/// Records of a replay between two beats: some milliseconds.
+const BEAT_INTERVAL: u64 = 1 << 12;
 /// Epochs that were granted twice, after damage to the epoch page, before opening gives up.
 const EPOCHS_TAKEN_MAX: u32 = 8;
 
@@ -141,6 +143,10 @@ impl<D: Disk> Core<D> {
         let recovery = claim.recover(disk, Start::Beginning)?;
         let replayed = recovery.replay(disk, |record| {
             records += 1;
+            if records % BEAT_INTERVAL == 0 {
+                // A long replay is progress, too.
+                claim.beat(records);
+            }
             let command = Command::decode(record.kind, record.version, record.slot, record.payload)
                 .map_err(|err| match err {
                     DecodeError::Newer { kind, version } => OpenError::NewerCommand {
@@ -244,7 +250,7 @@ impl<D: Disk> Core<D> {
             // Definite: nothing was written, and the log goes on. What does not need new room goes
             // on out of the reserve.
             Err(err) if err.kind() == ErrorKind::Full => {
-                self.prepare_later();
+                self.no_room();
                 self.refuse(|command| matches!(command, Command::Create(_)));
                 if self.taken.is_empty() {
                     return Ok(());
@@ -456,6 +462,20 @@ impl<D: Disk> Core<D> {
         }
     }
 
+    /// Shows that the thread went round: whoever watches takes over when it does not.
+    pub(crate) fn beat(&self) {
+        let round = self.inner.rounds.fetch_add(1, Ordering::Relaxed);
+        self.inner.claim.beat(round);
+    }
+
+    /// An append met the end of the last segment. A wait that has begun goes on: only a try that
+    /// failed makes the next one longer, or steady load would put it off for ever.
+    fn no_room(&mut self) {
+        if self.prepare_again.is_none() {
+            self.prepare_later();
+        }
+    }
+
     /// A segment could not be prepared: leaves the disk alone for a while.
     fn prepare_later(&mut self) {
         let now = self.inner.clock.elapsed();
@@ -500,7 +520,7 @@ impl<D: Disk> Core<D> {
         assert!(pushed.is_ok(), "one record fits a batch");
         match self.log.append(&mut self.batch, Room::Reserve) {
             Err(err) if err.kind() == ErrorKind::Full => {
-                self.prepare_later();
+                self.no_room();
                 self.inner.clock_stuck.store(true, Ordering::Relaxed);
                 return Ok(false);
             }

@@ -32,7 +32,7 @@ pub use ostraca_index::{
     AttemptId, Counts, DeadLetter, Delivery, EndCause, IdempotencyRow, OutboxCounts, PasteRow,
     ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer, Settled,
 };
-pub use ostraca_wal::{EPOCH_PAGE, Identity, new_epoch_page};
+pub use ostraca_wal::{EPOCH_PAGE, Heartbeat, Identity, new_epoch_page};
 pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status, Trouble};
 pub use store::{StoreError, StoreMeta};
 

@@ -129,6 +129,8 @@ pub(crate) struct Inner {
     pub(crate) applied: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    /// Rounds of the shard's thread.
+    pub(crate) rounds: AtomicU64,
     /// Commands whose append the fence refused (w07).
     pub(crate) fenced: AtomicU64,
     pub(crate) batches: Batches,
@@ -160,6 +162,7 @@ impl Inner {
             applied: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
             batches: Batches::default(),
             outcomes: Outcomes::default(),
@@ -367,6 +370,19 @@ impl Shard {
         self.0.claim.epoch()
     }
 
+    /// How often the shard's thread went round: a number that stands still for long means that it
+    /// hangs, in a sync say. Idle it goes round every 50 ms.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.0.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Tells who waits to take over that this leader has closed its log. Only after
+    /// [`ShardThread::join`].
+    pub fn resign(&self) {
+        self.0.claim.resign();
+    }
+
     /// The last applied record.
     #[must_use]
     pub fn applied(&self) -> Sequence {
@@ -458,6 +474,7 @@ fn serve<D: Disk>(
             return core.mark();
         }
         core.tend()?;
+        core.beat();
     }
 }
 

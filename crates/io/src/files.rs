@@ -82,6 +82,11 @@ pub fn rename_durable(from: &Path, to: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
+/// Removes a file. That need not survive a power cut. `NotFound` if there is none.
+pub fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)
+}
+
 /// Overwrites a file with zeros and removes it. On return both survive a power cut.
 pub fn destroy(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;

@@ -28,6 +28,13 @@ pub fn kill(pid: u32) -> io::Result<()> {
     signal(pid, rustix::process::Signal::KILL)
 }
 
+/// Whether there is a process `pid`.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    rustix::process::Pid::from_raw(pid.cast_signed())
+        .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+}
+
 /// Stops the process `pid` until it is told to go on (SIGSTOP). `NotFound` if there is none.
 pub fn pause(pid: u32) -> io::Result<()> {
     signal(pid, rustix::process::Signal::STOP)

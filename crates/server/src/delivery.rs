@@ -158,7 +158,7 @@ impl Host {
                     visibility: want.visibility,
                     jitter: self.jitter(),
                 };
-                let answer = propose(shard, Command::Deliver(deliver)).await?;
+                let answer = propose(&shard, Command::Deliver(deliver)).await?;
                 match answer.outcome {
                     Outcome::Delivered(deliveries) if !deliveries.is_empty() => {
                         return Ok(deliveries.iter().map(message).collect());
@@ -188,7 +188,7 @@ impl Host {
             | Command::Extend(Extend { consumer, .. }) => consumer.clone(),
             _ => unreachable!("nothing else settles an attempt"),
         };
-        match propose(self.shard_for(slot)?, command).await?.outcome {
+        match propose(&self.shard_for(slot)?, command).await?.outcome {
             Outcome::Settled(settled) => Ok(settled),
             Outcome::UnknownConsumer => Err(unknown_consumer(&consumer)),
             _ => unreachable!("settling has no such outcome"),
@@ -204,34 +204,42 @@ impl OutboxService for OutboxServices {
         &self,
         request: Request<v1::RegisterConsumerRequest>,
     ) -> Result<Response<v1::RegisterConsumerResponse>, Status> {
-        let consumer = parse_consumer(&request.get_ref().consumer)?;
-        let shard = self.0.serving()?;
-        if !shard.is_subscribed(&consumer) {
-            match propose(shard, Command::Register(consumer)).await?.outcome {
-                Outcome::Registered => {}
-                Outcome::TooManyConsumers => {
-                    let text = "a shard has 64 consumers at most";
-                    return Err(Refusal::new(Reason::TooManyConsumers, text).into());
+        let answer: Result<_, Refusal> = async {
+            let consumer = parse_consumer(&request.get_ref().consumer)?;
+            let shard = self.0.serving()?;
+            if !shard.is_subscribed(&consumer) {
+                match propose(&shard, Command::Register(consumer)).await?.outcome {
+                    Outcome::Registered => {}
+                    Outcome::TooManyConsumers => {
+                        let text = "a shard has 64 consumers at most";
+                        return Err(Refusal::new(Reason::TooManyConsumers, text));
+                    }
+                    _ => unreachable!("a registration has no such outcome"),
                 }
-                _ => unreachable!("a registration has no such outcome"),
             }
+            Ok(Response::new(v1::RegisterConsumerResponse {}))
         }
-        Ok(Response::new(v1::RegisterConsumerResponse {}))
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn receive(
         &self,
         request: Request<v1::ReceiveRequest>,
     ) -> Result<Response<v1::ReceiveResponse>, Status> {
-        let request = request.into_inner();
-        let want = Want {
-            consumer: parse_consumer(&request.consumer)?,
-            max: max_messages(request.max_messages),
-            visibility: visibility(request.visibility_ms)?,
-        };
-        let wait = Duration::from_millis(request.wait_ms.into()).min(WAIT_MAX);
-        let messages = self.0.receive(&want, Instant::now() + wait).await?;
-        Ok(Response::new(v1::ReceiveResponse { messages }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let want = Want {
+                consumer: parse_consumer(&request.consumer)?,
+                max: max_messages(request.max_messages),
+                visibility: visibility(request.visibility_ms)?,
+            };
+            let wait = Duration::from_millis(request.wait_ms.into()).min(WAIT_MAX);
+            let messages = self.0.receive(&want, Instant::now() + wait).await?;
+            Ok(Response::new(v1::ReceiveResponse { messages }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     type StreamMessagesStream = ReceiverStream<Result<v1::Message, Status>>;
@@ -258,136 +266,159 @@ impl OutboxService for OutboxServices {
         &self,
         request: Request<v1::AckRequest>,
     ) -> Result<Response<v1::AckResponse>, Status> {
-        let request = request.into_inner();
-        let consumer = parse_consumer(&request.consumer)?;
-        let attempts = request.handles.iter().map(|bytes| parse_handle(bytes));
-        let attempts: Vec<_> = attempts.collect::<Result<_, _>>()?;
-        let (Some(first), true) = (attempts.first(), attempts.len() <= PAGE_MAX) else {
-            return Err(Refusal::field("handles", "an ack has 1 to 100 handles").into());
-        };
-        for attempt in &attempts {
-            self.0.shard_for(attempt.outbox_id.slot())?;
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let consumer = parse_consumer(&request.consumer)?;
+            let attempts = request.handles.iter().map(|bytes| parse_handle(bytes));
+            let attempts: Vec<_> = attempts.collect::<Result<_, _>>()?;
+            let (Some(first), true) = (attempts.first(), attempts.len() <= PAGE_MAX) else {
+                return Err(Refusal::field("handles", "an ack has 1 to 100 handles"));
+            };
+            for attempt in &attempts {
+                self.0.shard_for(attempt.outbox_id.slot())?;
+            }
+            let slot = first.outbox_id.slot();
+            let settled = self
+                .0
+                .settle(slot, Command::Ack(Ack { consumer, attempts }))
+                .await?;
+            let results = settled.into_iter().map(|one| result(one).into()).collect();
+            Ok(Response::new(v1::AckResponse { results }))
         }
-        let slot = first.outbox_id.slot();
-        let settled = self
-            .0
-            .settle(slot, Command::Ack(Ack { consumer, attempts }))
-            .await?;
-        let results = settled.into_iter().map(|one| result(one).into()).collect();
-        Ok(Response::new(v1::AckResponse { results }))
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn nack(
         &self,
         request: Request<v1::NackRequest>,
     ) -> Result<Response<v1::NackResponse>, Status> {
-        let request = request.into_inner();
-        let attempt = parse_handle(&request.handle)?;
-        let delay = match Duration::from_millis(request.delay_ms.into()) {
-            Duration::ZERO => None,
-            asked if asked <= VISIBILITY_MAX => Some(asked),
-            _ => return Err(Refusal::field("delay_ms", "a delay is at most 12 h").into()),
-        };
-        let mut reason = request.reason;
-        reason.truncate(reason.floor_char_boundary(FAILURE_SIZE_MAX));
-        let nack = Nack {
-            consumer: parse_consumer(&request.consumer)?,
-            attempt,
-            delay,
-            reason: reason.into(),
-            jitter: self.0.jitter(),
-        };
-        let settled = self
-            .0
-            .settle(attempt.outbox_id.slot(), Command::Nack(nack))
-            .await?;
-        let result = settled
-            .first()
-            .map_or(v1::SettleResult::Gone, |&one| result(one));
-        Ok(Response::new(v1::NackResponse {
-            result: result.into(),
-        }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let attempt = parse_handle(&request.handle)?;
+            let delay = match Duration::from_millis(request.delay_ms.into()) {
+                Duration::ZERO => None,
+                asked if asked <= VISIBILITY_MAX => Some(asked),
+                _ => return Err(Refusal::field("delay_ms", "a delay is at most 12 h")),
+            };
+            let mut reason = request.reason;
+            reason.truncate(reason.floor_char_boundary(FAILURE_SIZE_MAX));
+            let nack = Nack {
+                consumer: parse_consumer(&request.consumer)?,
+                attempt,
+                delay,
+                reason: reason.into(),
+                jitter: self.0.jitter(),
+            };
+            let settled = self
+                .0
+                .settle(attempt.outbox_id.slot(), Command::Nack(nack))
+                .await?;
+            let result = settled
+                .first()
+                .map_or(v1::SettleResult::Gone, |&one| result(one));
+            Ok(Response::new(v1::NackResponse {
+                result: result.into(),
+            }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn extend(
         &self,
         request: Request<v1::ExtendRequest>,
     ) -> Result<Response<v1::ExtendResponse>, Status> {
-        let request = request.into_inner();
-        let attempt = parse_handle(&request.handle)?;
-        let extend = Extend {
-            consumer: parse_consumer(&request.consumer)?,
-            attempt,
-            visibility: visibility(request.visibility_ms)?,
-        };
-        let settled = self
-            .0
-            .settle(attempt.outbox_id.slot(), Command::Extend(extend))
-            .await?;
-        let result = settled
-            .first()
-            .map_or(v1::SettleResult::Gone, |&one| result(one));
-        Ok(Response::new(v1::ExtendResponse {
-            result: result.into(),
-        }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let attempt = parse_handle(&request.handle)?;
+            let extend = Extend {
+                consumer: parse_consumer(&request.consumer)?,
+                attempt,
+                visibility: visibility(request.visibility_ms)?,
+            };
+            let settled = self
+                .0
+                .settle(attempt.outbox_id.slot(), Command::Extend(extend))
+                .await?;
+            let result = settled
+                .first()
+                .map_or(v1::SettleResult::Gone, |&one| result(one));
+            Ok(Response::new(v1::ExtendResponse {
+                result: result.into(),
+            }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn list_dead_letters(
         &self,
         request: Request<v1::ListDeadLettersRequest>,
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
-        let request = request.into_inner();
-        let consumer = parse_consumer(&request.consumer)?;
-        let page_size = match usize::try_from(request.page_size) {
-            Ok(0) => PAGE_MAX,
-            Ok(size) => size.min(PAGE_MAX),
-            Err(_) => return Err(Refusal::field("page_size", "a page has at least one row").into()),
-        };
-        let after = match request.page_token.as_str() {
-            "" => None,
-            token => Some(OutboxId::parse(token).map_err(|_| {
-                Refusal::field("page_token", "not a page token that an answer had")
-            })?),
-        };
-        let letters = self
-            .0
-            .serving()?
-            .dead_letters(&consumer, after, page_size + 1);
-        let mut letters = letters
-            .map_err(Refusal::from)?
-            .ok_or_else(|| unknown_consumer(&consumer))?;
-        let more = letters.len() > page_size;
-        letters.truncate(page_size);
-        let last = letters.last().filter(|_| more);
-        let next_page_token = last.map_or_else(String::new, |last| last.row.outbox_id.to_string());
-        let dead_letters = letters.into_iter().map(dead_letter).collect();
-        Ok(Response::new(v1::ListDeadLettersResponse {
-            dead_letters,
-            next_page_token,
-        }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let consumer = parse_consumer(&request.consumer)?;
+            let page_size = match usize::try_from(request.page_size) {
+                Ok(0) => PAGE_MAX,
+                Ok(size) => size.min(PAGE_MAX),
+                Err(_) => {
+                    return Err(Refusal::field("page_size", "a page has at least one row"));
+                }
+            };
+            let after = match request.page_token.as_str() {
+                "" => None,
+                token => Some(OutboxId::parse(token).map_err(|_| {
+                    Refusal::field("page_token", "not a page token that an answer had")
+                })?),
+            };
+            let letters = self
+                .0
+                .serving()?
+                .dead_letters(&consumer, after, page_size + 1);
+            let mut letters = letters
+                .map_err(Refusal::from)?
+                .ok_or_else(|| unknown_consumer(&consumer))?;
+            let more = letters.len() > page_size;
+            letters.truncate(page_size);
+            let last = letters.last().filter(|_| more);
+            let next_page_token =
+                last.map_or_else(String::new, |last| last.row.outbox_id.to_string());
+            let dead_letters = letters.into_iter().map(dead_letter).collect();
+            Ok(Response::new(v1::ListDeadLettersResponse {
+                dead_letters,
+                next_page_token,
+            }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn replay_dead_letter(
         &self,
         request: Request<v1::ReplayDeadLetterRequest>,
     ) -> Result<Response<v1::ReplayDeadLetterResponse>, Status> {
-        let request = request.into_inner();
-        let consumer = parse_consumer(&request.consumer)?;
-        let outbox_id = parse_outbox_id(&request.outbox_id)?;
-        let shard = self.0.shard_for(outbox_id.slot())?;
-        let replay = Replay {
-            consumer: consumer.clone(),
-            outbox_id,
-        };
-        match propose(shard, Command::Replay(replay)).await?.outcome {
-            Outcome::DeadLetterReplayed => Ok(Response::new(v1::ReplayDeadLetterResponse {})),
-            Outcome::UnknownDeadLetter => {
-                let text = "no such dead letter, or it is over its age";
-                Err(Refusal::new(Reason::DeadLetterNotFound, text).into())
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let consumer = parse_consumer(&request.consumer)?;
+            let outbox_id = parse_outbox_id(&request.outbox_id)?;
+            let shard = self.0.shard_for(outbox_id.slot())?;
+            let replay = Replay {
+                consumer: consumer.clone(),
+                outbox_id,
+            };
+            match propose(&shard, Command::Replay(replay)).await?.outcome {
+                Outcome::DeadLetterReplayed => Ok(Response::new(v1::ReplayDeadLetterResponse {})),
+                Outcome::UnknownDeadLetter => {
+                    let text = "no such dead letter, or it is over its age";
+                    Err(Refusal::new(Reason::DeadLetterNotFound, text))
+                }
+                Outcome::UnknownConsumer => Err(unknown_consumer(&consumer)),
+                _ => unreachable!("a replay has no such outcome"),
             }
-            Outcome::UnknownConsumer => Err(unknown_consumer(&consumer).into()),
-            _ => unreachable!("a replay has no such outcome"),
         }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 }
 
@@ -454,38 +485,46 @@ impl InboxService for InboxServices {
         &self,
         request: Request<v1::RecordInboxRequest>,
     ) -> Result<Response<v1::RecordInboxResponse>, Status> {
-        let request = request.into_inner();
-        let outbox_id = parse_outbox_id(&request.outbox_id)?;
-        let shard = self.0.shard_for(outbox_id.slot())?;
-        let inbox = Inbox {
-            consumer: parse_consumer(&request.consumer)?,
-            outbox_id,
-            expires_at: shard.now().plus(INBOX_RETENTION),
-        };
-        let already_recorded = match propose(shard, Command::Inbox(inbox)).await?.outcome {
-            Outcome::Recorded => false,
-            Outcome::AlreadyRecorded => true,
-            Outcome::TooManyConsumers => {
-                let text = "a shard knows 64 consumers at most";
-                return Err(Refusal::new(Reason::TooManyConsumers, text).into());
-            }
-            _ => unreachable!("an inbox record has no such outcome"),
-        };
-        Ok(Response::new(v1::RecordInboxResponse { already_recorded }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let outbox_id = parse_outbox_id(&request.outbox_id)?;
+            let shard = self.0.shard_for(outbox_id.slot())?;
+            let inbox = Inbox {
+                consumer: parse_consumer(&request.consumer)?,
+                outbox_id,
+                expires_at: shard.now().plus(INBOX_RETENTION),
+            };
+            let already_recorded = match propose(&shard, Command::Inbox(inbox)).await?.outcome {
+                Outcome::Recorded => false,
+                Outcome::AlreadyRecorded => true,
+                Outcome::TooManyConsumers => {
+                    let text = "a shard knows 64 consumers at most";
+                    return Err(Refusal::new(Reason::TooManyConsumers, text));
+                }
+                _ => unreachable!("an inbox record has no such outcome"),
+            };
+            Ok(Response::new(v1::RecordInboxResponse { already_recorded }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn contains_inbox(
         &self,
         request: Request<v1::ContainsInboxRequest>,
     ) -> Result<Response<v1::ContainsInboxResponse>, Status> {
-        let request = request.into_inner();
-        let consumer = parse_consumer(&request.consumer)?;
-        let outbox_id = parse_outbox_id(&request.outbox_id)?;
-        let shard = self.0.shard_for(outbox_id.slot())?;
-        let recorded = shard
-            .inbox_contains(&consumer, outbox_id)
-            .map_err(Refusal::from)?;
-        Ok(Response::new(v1::ContainsInboxResponse { recorded }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.into_inner();
+            let consumer = parse_consumer(&request.consumer)?;
+            let outbox_id = parse_outbox_id(&request.outbox_id)?;
+            let shard = self.0.shard_for(outbox_id.slot())?;
+            let recorded = shard
+                .inbox_contains(&consumer, outbox_id)
+                .map_err(Refusal::from)?;
+            Ok(Response::new(v1::ContainsInboxResponse { recorded }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 }
 

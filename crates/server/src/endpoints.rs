@@ -32,6 +32,8 @@ pub enum State {
     Starting,
     /// It serves.
     Serving,
+    /// It would serve, if the shard's other process did not.
+    Standby,
     /// It ended, and will be started again.
     Restarting,
     /// Its data is damaged: it is not started again.

@@ -1,38 +1,49 @@
 //! What the services of one shard process share.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use ostraca_engine::Shard;
 use ostraca_io::Entropy;
 use ostraca_io::files::FileVersion;
 use ostraca_proto::v1;
 use ostraca_types::{Epoch, Reason, Sequence, ShardId, Slot, Timestamp};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::DataDir;
-use crate::endpoints;
 use crate::refusal::Refusal;
 use crate::sealing::Sealing;
+use crate::seats::{self, Place};
 use crate::secrets::Secrets;
 
 /// How far the process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Waiting until there is no leader.
+    Standby,
     /// Replaying the log.
     Recovering,
     /// Answering.
     Serving,
     /// Finishing what is in flight.
     Draining,
+    /// The log is closed, and a standby takes over.
+    HandedOver,
     /// The log failed.
     Stopped,
 }
 
-/// `host:port` of each shard, where known.
-type Addresses = Vec<Option<String>>;
+/// What a file said when it had this version.
+type Known = (Option<FileVersion>, Option<Leader>);
+
+/// Where a shard is led.
+#[derive(Debug, Clone)]
+struct Leader {
+    address: String,
+    epoch: u64,
+}
 
 /// One shard process.
 pub(crate) struct Host {
@@ -46,10 +57,17 @@ pub(crate) struct Host {
     pub(crate) not_opened: AtomicU64,
     /// Changes when messages may have become due.
     pub(crate) deliverable: watch::Sender<()>,
-    shard: OnceLock<Shard>,
+    /// While this process leads.
+    shard: RwLock<Option<Shard>>,
     phase: watch::Sender<Phase>,
-    /// What the endpoints file says, and which version of it.
-    addresses: Mutex<Option<(Option<FileVersion>, Addresses)>>,
+    /// Counts the heartbeats of another leader that were seen.
+    pub(crate) beats_seen: watch::Sender<u64>,
+    /// The shard's thread makes no progress.
+    pub(crate) hangs: AtomicBool,
+    /// Whether this process takes over when there is no leader.
+    pub(crate) stands_by: bool,
+    /// By shard: its leader, and which version of the file said so.
+    leaders: Mutex<Vec<Option<Known>>>,
 }
 
 impl Host {
@@ -59,12 +77,14 @@ impl Host {
         secrets: Secrets,
         entropy: Arc<dyn Entropy>,
         address: SocketAddr,
+        stands_by: bool,
     ) -> Self {
         let sealing = Sealing::new(
             data.secret_dir(),
             secrets.ticket.clone(),
             Arc::clone(&entropy),
         );
+        let shards = usize::from(data.shards());
         Self {
             data,
             id,
@@ -74,19 +94,25 @@ impl Host {
             sealing,
             not_opened: AtomicU64::new(0),
             deliverable: watch::Sender::new(()),
-            addresses: Mutex::new(None),
-            shard: OnceLock::new(),
+            leaders: Mutex::new(vec![None; shards]),
+            shard: RwLock::new(None),
             phase: watch::Sender::new(Phase::Recovering),
+            beats_seen: watch::Sender::new(0),
+            hangs: AtomicBool::new(false),
+            stands_by,
         }
     }
 
     /// Lets calls in.
     pub(crate) fn serve(&self, shard: Shard) {
-        assert!(
-            self.shard.set(shard).is_ok(),
-            "a process opens its shard once"
-        );
+        *self.shard.write() = Some(shard);
         self.phase.send_replace(Phase::Serving);
+    }
+
+    /// Lets go of a shard that is led no more.
+    pub(crate) fn stand_by(&self) {
+        self.phase.send_replace(Phase::Standby);
+        *self.shard.write() = None;
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
@@ -94,8 +120,8 @@ impl Host {
     }
 
     /// The shard, whatever it answers for.
-    pub(crate) fn opened(&self) -> Option<&Shard> {
-        self.shard.get()
+    pub(crate) fn opened(&self) -> Option<Shard> {
+        self.shard.read().clone()
     }
 
     pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
@@ -103,7 +129,7 @@ impl Host {
     }
 
     /// The shard, if it answers for `slot`.
-    pub(crate) fn shard_for(&self, slot: Slot) -> Result<&Shard, Refusal> {
+    pub(crate) fn shard_for(&self, slot: Slot) -> Result<Shard, Refusal> {
         let owner = self.data.owner(slot);
         if owner != self.id {
             let mut refusal = Refusal::new(
@@ -115,13 +141,8 @@ impl Host {
             )
             .with("shard", owner.to_string())
             .with("routingVersion", self.data.version().to_string());
-            if let Some(address) = self
-                .addresses()
-                .get(usize::from(owner.0))
-                .cloned()
-                .flatten()
-            {
-                refusal = refusal.with("address", address);
+            if let Some(leader) = self.leader(owner) {
+                refusal = refusal.with("address", leader.address);
             }
             return Err(refusal);
         }
@@ -129,8 +150,10 @@ impl Host {
     }
 
     /// The shard, if it answers.
-    pub(crate) fn serving(&self) -> Result<&Shard, Refusal> {
+    pub(crate) fn serving(&self) -> Result<Shard, Refusal> {
         match *self.phase.borrow() {
+            Phase::Standby => Err(self.not_leader("this process is the shard's standby")),
+            Phase::HandedOver => Err(self.not_leader("the shard is handed over to its standby")),
             Phase::Recovering => Err(Refusal::new(
                 Reason::NotReady,
                 "the shard is replaying its log",
@@ -141,65 +164,80 @@ impl Host {
                 "the shard has stopped after a failure",
             )),
             Phase::Serving => self
-                .shard
-                .get()
+                .opened()
                 .ok_or_else(|| Refusal::new(Reason::NotReady, "the shard is not open")),
         }
     }
 
-    /// Where each shard's gRPC listens, as far as the endpoints file tells; this process knows its
-    /// own.
-    fn addresses(&self) -> Addresses {
-        // A flood of misdirected calls must not become a flood of reads.
-        let version = endpoints::version(&self.data.run_dir());
-        let mut known = self.addresses.lock();
-        match &*known {
-            Some((read, addresses)) if *read == version => addresses.clone(),
-            _ => {
-                let addresses = self.read_addresses();
-                *known = Some((version, addresses.clone()));
-                addresses
-            }
+    /// Nothing was done, and who leads or will: the standby, where this process has just led.
+    fn not_leader(&self, message: &str) -> Refusal {
+        let mut refusal = Refusal::new(Reason::NotLeader, message)
+            .with("shard", self.id.to_string())
+            .with("routingVersion", self.data.version().to_string());
+        let own = self.address.to_string();
+        let run_dir = self.data.run_dir();
+        let standby = || seats::read(&run_dir, self.id, Place::Standby).map(|seat| seat.grpc);
+        let leader = self.leader(self.id).filter(|leader| leader.address != own);
+        if let Some(leader) = &leader {
+            refusal = refusal.with("epoch", leader.epoch.to_string());
+        }
+        let address = leader.map(|leader| leader.address).or_else(standby);
+        if let Some(address) = address.filter(|address| *address != own) {
+            refusal = refusal.with("address", address);
+        }
+        refusal
+    }
+
+    /// A refusal as it is sent: with what is known of where and when it was decided, and where to go
+    /// instead (f06).
+    pub(crate) fn complete(&self, refusal: Refusal) -> Refusal {
+        if refusal.reason() == Reason::NotLeader && !refusal.has("shard") {
+            return self.not_leader("another process leads this shard now");
+        }
+        match self.opened() {
+            Some(shard) if !refusal.has("shard") => refusal
+                .with("shard", self.id.to_string())
+                .with("epoch", shard.epoch().to_string())
+                .with("sequence", shard.applied().to_string()),
+            _ => refusal,
         }
     }
 
-    fn read_addresses(&self) -> Addresses {
-        let mut addresses = vec![None; usize::from(self.data.shards())];
-        // Routing data may be stale or missing; a client comes back with what it finds.
-        let known = endpoints::read(&self.data.run_dir()).unwrap_or_default();
-        for endpoint in known
-            .into_iter()
-            .filter(|known| known.role == endpoints::Role::Shard)
-        {
-            let shard = endpoint
-                .name
-                .strip_prefix("shard-")
-                .and_then(|n| n.parse::<usize>().ok());
-            if let Some(address) = shard.and_then(|shard| addresses.get_mut(shard)) {
-                *address = endpoint.grpc;
-            }
+    /// Who leads a shard, as far as is known: by its own word, or else the supervisor's.
+    fn leader(&self, shard: ShardId) -> Option<Leader> {
+        let run_dir = self.data.run_dir();
+        let version = seats::version(&run_dir, shard, Place::Leader);
+        // A flood of misdirected calls must not become a flood of reads.
+        let mut known = self.leaders.lock();
+        let slot = known.get_mut(usize::from(shard.0))?;
+        if slot.as_ref().is_none_or(|(read, _)| *read != version) {
+            let seat = seats::read(&run_dir, shard, Place::Leader);
+            let leader = seat.map(|seat| Leader {
+                address: seat.grpc,
+                epoch: seat.epoch,
+            });
+            *slot = Some((version, leader));
         }
-        if let Some(own) = addresses.get_mut(usize::from(self.id.0)) {
-            *own = Some(self.address.to_string());
-        }
-        addresses
+        slot.as_ref().and_then(|(_, leader)| leader.clone())
     }
 
     pub(crate) fn routing(&self) -> v1::GetRoutingResponse {
-        let shards = self
-            .addresses()
-            .into_iter()
-            .zip(0..)
-            .map(|(address, shard)| v1::ShardRoute {
+        let shards = (0..self.data.shards()).map(|shard| {
+            let leader = self.leader(ShardId(shard));
+            let (address, epoch) =
+                leader.map_or_else(Default::default, |leader| (leader.address, leader.epoch));
+            v1::ShardRoute {
                 shard: u32::from(shard),
-                address: address.unwrap_or_default(),
+                address,
+                epoch,
                 slots: self
                     .data
                     .slots_of(ShardId(shard))
                     .iter()
                     .map(|slot| slot.0.into())
                     .collect(),
-            });
+            }
+        });
         v1::GetRoutingResponse {
             version: self.data.version(),
             shards: shards.collect(),
@@ -208,9 +246,10 @@ impl Host {
 
     pub(crate) fn status(&self) -> v1::GetStatusResponse {
         let state = match *self.phase.borrow() {
+            Phase::Standby => v1::ShardState::Standby,
             Phase::Recovering => v1::ShardState::Recovering,
             Phase::Serving => v1::ShardState::Serving,
-            Phase::Draining => v1::ShardState::Draining,
+            Phase::Draining | Phase::HandedOver => v1::ShardState::Draining,
             Phase::Stopped => v1::ShardState::Stopped,
         };
         let mut response = v1::GetStatusResponse {
@@ -219,7 +258,7 @@ impl Host {
             pid: std::process::id(),
             ..Default::default()
         };
-        if let Some(shard) = self.shard.get() {
+        if let Some(shard) = self.opened() {
             let status = shard.status();
             response.epoch = status.epoch.0;
             response.sequence = status.applied.0;

@@ -69,6 +69,14 @@ impl Refusal {
         self
     }
 
+    pub(crate) const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.metadata.contains_key(name)
+    }
+
     pub(crate) const fn code(&self) -> Code {
         match self.reason {
             Reason::InvalidField
@@ -81,7 +89,9 @@ impl Refusal {
             | Reason::UnknownConsumer => Code::InvalidArgument,
             Reason::KeyReused => Code::AlreadyExists,
             Reason::AnswerNotOpened => Code::Internal,
-            Reason::CreateTooLate | Reason::WrongShard => Code::FailedPrecondition,
+            Reason::CreateTooLate | Reason::WrongShard | Reason::NotLeader => {
+                Code::FailedPrecondition
+            }
             Reason::IdTaken => Code::Aborted,
             Reason::PasteNotFound | Reason::DeadLetterNotFound => Code::NotFound,
             Reason::TokenRejected => Code::PermissionDenied,
@@ -103,7 +113,7 @@ impl From<engine::Error> for Refusal {
             ErrorKind::Full => Reason::DiskFull,
             ErrorKind::Unavailable => Reason::NotReady,
             ErrorKind::Unknown => Reason::OutcomeUnknown,
-            ErrorKind::NotLeader => Reason::WrongShard,
+            ErrorKind::NotLeader => Reason::NotLeader,
             ErrorKind::Rejected => Reason::InvalidField,
             ErrorKind::Exists => Reason::KeyReused,
             ErrorKind::NotFound => Reason::PasteNotFound,

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ostraca_engine::{EPOCH_PAGE, OpenError, Shard, ShardThread, StoreError, StoreMeta};
-use ostraca_io::files::{Lock, LockError};
-use ostraca_io::{Clock, Entropy, Storage};
+use ostraca_io::files::Lock;
+use ostraca_io::{Clock, Entropy, Page, Storage, process};
 use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
 use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
 use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
@@ -21,7 +22,10 @@ use tonic_health::server::HealthReporter;
 
 use crate::deadline::DeadlineLayer;
 use crate::delivery::{InboxServices, OutboxServices};
+use crate::hold::HoldLayer;
 use crate::host::{Host, Phase};
+use crate::leadership::{self, Lead};
+use crate::seats::{self, Place, Seat};
 use crate::secrets::Secrets;
 use crate::services::{Cluster, Services};
 use crate::{DataDir, SecretError, sealing};
@@ -39,6 +43,17 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// a silent connection would hold it for ever.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
+/// How long a process that handed over tells its clients where to go, before it hangs up.
+const HAND_OVER_GRACE: Duration = Duration::from_millis(500);
+/// How often a leader's health is looked at.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// A shard's thread goes round every 50 ms, and a sync takes milliseconds. One that takes this long
+/// pages (w08).
+const HUNG_AFTER: Duration = Duration::from_secs(3);
+
+/// The same, of a process whose log failed or is led by another: for the answers that are on their way.
+const ENDED_DRAIN: Duration = Duration::from_millis(500);
+
 /// Generations last an hour; a scripted clock can make one pass in a moment.
 const SEALING_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -46,9 +61,8 @@ const SEALING_INTERVAL: Duration = Duration::from_secs(1);
 pub struct ShardOptions<S> {
     /// What the shard's directory is opened with.
     pub storage: S,
-    /// Lead the shard also while another process holds its directory: the fence ends that one's
-    /// leadership, however it is. Otherwise a second process is taken for a mistake.
-    pub take_over: bool,
+    /// When to lead.
+    pub lead: Lead,
     /// The cluster's directory.
     pub data: DataDir,
     /// Which of its shards.
@@ -81,6 +95,8 @@ pub enum ServeError {
     /// A write or sync failed while serving, and the log has to be recovered; or the fence ended this
     /// leadership.
     Stopped(ostraca_wal::Error),
+    /// The shard's epoch page is not there, or is no page.
+    NoEpochPage(std::path::PathBuf),
     /// A file, a socket or a thread was refused.
     Io(&'static str, std::io::Error),
     /// The gRPC server failed.
@@ -99,7 +115,7 @@ impl ServeError {
             Self::Store(StoreError::Io(..)) | Self::Io(..) | Self::Transport(_) => {
                 ErrorKind::Unavailable
             }
-            Self::Store(_) => ErrorKind::Damaged,
+            Self::Store(_) | Self::NoEpochPage(_) => ErrorKind::Damaged,
             Self::Open(err) => err.kind(),
             Self::Stopped(err @ ostraca_wal::Error::Fenced { .. }) => err.kind(),
             Self::Stopped(_) => ErrorKind::Unknown,
@@ -126,6 +142,12 @@ impl fmt::Display for ServeError {
             ),
             Self::Open(err) => err.fmt(f),
             Self::Stopped(err) => err.fmt(f),
+            Self::NoEpochPage(path) => write!(
+                f,
+                "the epoch page is missing or has another size; put it back, or make it anew with \
+                 `ostraca log cut`: {}",
+                path.display()
+            ),
             Self::Io(what, _) => f.write_str(what),
             Self::Transport(_) => f.write_str("the gRPC server failed"),
         }
@@ -141,25 +163,35 @@ impl std::error::Error for ServeError {
             Self::Stopped(err) => std::error::Error::source(err),
             Self::Io(_, err) => Some(err),
             Self::Transport(err) => Some(err),
-            Self::NoSuchShard(_) | Self::Held(_) | Self::Foreign(_) => None,
+            Self::NoSuchShard(_) | Self::Held(_) | Self::Foreign(_) | Self::NoEpochPage(_) => None,
         }
     }
 }
 
-/// Serves one shard until `stop`, then drains for at most 10 s. `ready` is called with the address
-/// once recovery is done and calls are answered; before, the process answers health (NOT_SERVING)
-/// and status.
+/// What a shard process tells whoever started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It waits until there is no leader. Calls are refused with where to go.
+    StandsBy(SocketAddr),
+    /// It leads, and answers calls.
+    Leads(SocketAddr),
+}
+
+/// Serves one shard until `stop`. `tell` is called with the address when recovery is done and calls
+/// are answered; before, the process answers health (NOT_SERVING) and status. A standby tells more
+/// than once, as it comes and goes.
 ///
-/// On `Ok` everything that was acknowledged is durable and the log is marked, so the next start
-/// finds nothing in doubt.
+/// At the end it drains for at most 10 s, or, where a standby waits, closes its log at once and sends
+/// its callers there. On `Ok` everything that was acknowledged is durable and the log is marked, so
+/// the next start finds nothing in doubt.
 pub async fn serve_shard<S: Storage>(
     options: ShardOptions<S>,
-    ready: impl FnOnce(SocketAddr) + Send,
+    mut tell: impl FnMut(Told) + Send,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let ShardOptions {
         storage,
-        take_over,
+        lead,
         data,
         shard,
         listener,
@@ -180,9 +212,11 @@ pub async fn serve_shard<S: Storage>(
         secrets,
         Arc::clone(&entropy),
         address,
+        matches!(lead, Lead::WhenNeeded(_)),
     ));
     let health = Health::new().await;
     let (drain, drained) = oneshot::channel::<()>();
+    let mut drain = Some(drain);
     let mut server = tokio::spawn(listen(Arc::clone(&host), &health, listener, drained)?);
 
     if let Some(metrics) = metrics {
@@ -192,57 +226,284 @@ pub async fn serve_shard<S: Storage>(
         ));
     }
 
-    // A thread of its own, which the end of the process does not wait for: replaying changes
-    // nothing, so it can be left at any moment. What follows, taking over, changes no older file.
-    let (opened, opening) = oneshot::channel();
-    let opener = Arc::clone(&host);
-    std::thread::Builder::new()
-        .name("opening".to_owned())
-        .spawn(move || {
-            let shard = open(&opener, &storage, take_over, clock, &*entropy);
-            drop(opened.send(shard));
-        })
-        .map_err(|err| ServeError::Io("cannot start a thread", err))?;
+    let dir = host.data.shard_dir(host.id);
+    let path = dir.join(EPOCH_PAGE);
+    // Made with the store, and never again by a shard: whoever leads now would look at another one.
+    let page = storage.page(&path).map_err(|err| match err.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidData => {
+            ServeError::NoEpochPage(path)
+        }
+        _ => ServeError::Io("cannot map the shard's epoch page", err),
+    })?;
+    let terms = Terms {
+        host: &host,
+        health: &health,
+        lead,
+        page,
+        storage: Arc::new(storage),
+        clock,
+        entropy,
+    };
     let mut stop = std::pin::pin!(stop);
-    let (shard, thread, lock) = tokio::select! {
-        opened = opening => {
-            opened.map_err(|_| ServeError::Io("opening ended early", std::io::ErrorKind::Other.into()))??
+    let stands_by = matches!(lead, Lead::WhenNeeded(_));
+    let ended = loop {
+        if stands_by {
+            terms.stand_by();
+            tell(Told::StandsBy(address));
         }
-        () = &mut stop => return Ok(()),
-        failed = &mut server => return Err(server_ended(failed)),
-    };
-    let _closing = CloseOnDrop(shard.clone());
-    host.serve(shard.clone());
-    health.set(ServingStatus::Serving).await;
-    ready(address);
-
-    let tending = tokio::spawn(tend_sealing(Arc::clone(&host), shard.clone()));
-    let mut thread = tokio::task::spawn_blocking(move || thread.join());
-    let stopped_early = tokio::select! {
-        () = stop => None,
-        ended = &mut thread => Some(ended),
-        failed = &mut server => return Err(server_ended(failed)),
-    };
-    // Off the routes first, then no new calls, then the log.
-    health.set(ServingStatus::NotServing).await;
-    let ended = if let Some(ended) = stopped_early {
-        host.enter(Phase::Stopped);
-        ended
-    } else {
-        host.enter(Phase::Draining);
-        let _ = drain.send(());
-        if tokio::time::timeout(DRAIN_MAX, &mut server).await.is_err() {
-            tracing::warn!(event = "drain_cut", shard = %host.id, "connections were still open");
+        let led = tokio::select! {
+            led = terms.begin() => led,
+            () = &mut stop => break Ok(()),
+            failed = &mut server => return Err(server_ended(failed)),
+        };
+        let mut led = match led {
+            // Another standby was faster.
+            Err(err) if stands_by && err.kind() == ErrorKind::NotLeader => continue,
+            other => other?,
+        };
+        let ended = tokio::select! {
+            ended = terms.serve(&mut led, &mut tell) => ended,
+            () = &mut stop => {
+                break terms.finish(led, drain.take(), &mut server).await;
+            }
+            failed = &mut server => return Err(server_ended(failed)),
+        };
+        // Off the routes first.
+        health.set(ServingStatus::NotServing).await;
+        match ended {
+            Err(err) if stands_by && err.kind() == ErrorKind::NotLeader => {
+                tracing::warn!(event = "fenced", shard = %host.id, %err);
+            }
+            ended => {
+                host.enter(Phase::Stopped);
+                break ended;
+            }
         }
-        shard.close();
-        thread.await
     };
-    tending.abort();
+    if ended.is_err() {
+        // Who was in flight is told, before the process ends.
+        stop_server(&host, drain.take(), ENDED_DRAIN, &mut server).await;
+    }
     server.abort();
-    drop(lock);
+    terms.leave();
+    ended
+}
+
+/// What the leaderships of one process have in common.
+struct Terms<'a, S> {
+    host: &'a Arc<Host>,
+    health: &'a Health,
+    lead: Lead,
+    page: Arc<dyn Page>,
+    storage: Arc<S>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl<S: Storage> Terms<'_, S> {
+    fn seat(&self, epoch: u64) -> Seat {
+        Seat {
+            pid: std::process::id(),
+            grpc: self.host.address.to_string(),
+            epoch,
+        }
+    }
+
+    fn take_seat(&self, place: Place, epoch: u64) {
+        let run_dir = self.host.data.run_dir();
+        if let Err(err) = seats::take(&run_dir, self.host.id, place, &self.seat(epoch)) {
+            // Clients find the way all the same, by asking around.
+            tracing::warn!(event = "seat_not_taken", shard = %self.host.id, %err);
+        }
+    }
+
+    fn stand_by(&self) {
+        self.host.stand_by();
+        self.take_seat(Place::Standby, 0);
+    }
+
+    /// Both seats, when the process ends.
+    fn leave(&self) {
+        let run_dir = self.host.data.run_dir();
+        for place in [Place::Leader, Place::Standby] {
+            seats::leave(&run_dir, self.host.id, place, std::process::id());
+        }
+    }
+
+    /// Whether somebody waits to take over.
+    fn has_standby(&self) -> bool {
+        let run_dir = self.host.data.run_dir();
+        let seat = seats::read(&run_dir, self.host.id, Place::Standby);
+        seat.is_some_and(|seat| seat.pid != std::process::id() && process::is_alive(seat.pid))
+    }
+
+    /// Waits until this process is to lead, and opens the shard.
+    async fn begin(&self) -> Result<Led, ServeError> {
+        let dir = self.host.data.shard_dir(self.host.id);
+        let lock = self.lead.wait(self.host, &dir, &self.page).await?;
+        self.host.enter(Phase::Recovering);
+        // A thread of its own, which the end of the process does not wait for: replaying changes
+        // nothing, so it can be left at any moment. What follows, taking over, changes no older file.
+        let (opened, opening) = oneshot::channel();
+        let (host, storage) = (Arc::clone(self.host), Arc::clone(&self.storage));
+        let (page, clock) = (Arc::clone(&self.page), Arc::clone(&self.clock));
+        let entropy = Arc::clone(&self.entropy);
+        std::thread::Builder::new()
+            .name("opening".to_owned())
+            .spawn(move || drop(opened.send(open(&host, &*storage, &page, clock, &*entropy))))
+            .map_err(|err| ServeError::Io("cannot start a thread", err))?;
+        let opened = opening.await;
+        let (shard, thread) = opened.map_err(|_| {
+            ServeError::Io("opening ended early", std::io::ErrorKind::Other.into())
+        })??;
+        Ok(Led {
+            _closing: CloseOnDrop(shard.clone()),
+            tending: AbortOnDrop(tokio::spawn(tend_sealing(
+                Arc::clone(self.host),
+                shard.clone(),
+            ))),
+            shard,
+            thread: tokio::task::spawn_blocking(move || thread.join()),
+            lock,
+        })
+    }
+
+    /// Serves until this leadership ends by itself. Otherwise it can be dropped.
+    async fn serve(
+        &self,
+        led: &mut Led,
+        tell: &mut (impl FnMut(Told) + Send),
+    ) -> Result<(), ServeError> {
+        let host = self.host;
+        host.serve(led.shard.clone());
+        self.take_seat(Place::Leader, led.shard.epoch().0);
+        seats::leave(
+            &host.data.run_dir(),
+            host.id,
+            Place::Standby,
+            std::process::id(),
+        );
+        self.health.set(ServingStatus::Serving).await;
+        tell(Told::Leads(host.address));
+        let path = host.data.shard_dir(host.id).join("lock");
+        tokio::select! {
+            ended = &mut led.thread => ended_with(ended),
+            failed = watch_over(host, self.health, &led.shard, &mut led.lock, &path) => Err(failed),
+        }
+    }
+
+    /// Closes the log, when the process is told to stop: at once where a standby waits, and after the
+    /// calls that are under way where none does.
+    async fn finish(
+        &self,
+        led: Led,
+        drain: Option<oneshot::Sender<()>>,
+        server: &mut ServerTask,
+    ) -> Result<(), ServeError> {
+        let host = self.host;
+        // Off the routes first, then no new calls, then the log.
+        self.health.set(ServingStatus::NotServing).await;
+        drop(led.tending);
+        let ended = if self.has_standby() {
+            // Calls are sent there from now on, and wait there until it leads.
+            host.enter(Phase::HandedOver);
+            led.shard.close();
+            let ended = led.thread.await;
+            led.shard.resign();
+            drop(led.lock);
+            tracing::info!(event = "handed_over", shard = %host.id, epoch = %led.shard.epoch());
+            tokio::time::sleep(HAND_OVER_GRACE).await;
+            stop_server(host, drain, DRAIN_MAX, server).await;
+            ended
+        } else {
+            host.enter(Phase::Draining);
+            stop_server(host, drain, DRAIN_MAX, server).await;
+            led.shard.close();
+            led.thread.await
+        };
+        ended_with(ended)
+    }
+}
+
+/// One leadership.
+struct Led {
+    lock: Option<Lock>,
+    shard: Shard,
+    thread: tokio::task::JoinHandle<Result<(), ostraca_wal::Error>>,
+    tending: AbortOnDrop,
+    _closing: CloseOnDrop,
+}
+
+type ServerTask = tokio::task::JoinHandle<Result<(), tonic::transport::Error>>;
+
+fn ended_with(
+    ended: Result<Result<(), ostraca_wal::Error>, tokio::task::JoinError>,
+) -> Result<(), ServeError> {
     match ended {
         Ok(ended) => ended.map_err(ServeError::Stopped),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// Takes no more calls, and lets those that are under way finish.
+async fn stop_server(
+    host: &Host,
+    drain: Option<oneshot::Sender<()>>,
+    limit: Duration,
+    server: &mut ServerTask,
+) {
+    // Where it was asked already, it has ended.
+    let Some(drain) = drain else { return };
+    let _ = drain.send(());
+    if tokio::time::timeout(limit, server).await.is_err() {
+        tracing::warn!(event = "drain_cut", shard = %host.id, "connections were still open");
+    }
+}
+
+/// Health is progress (w08): a shard whose thread does not go round serves nobody. And whoever took
+/// over without the lock gets it when its holder ends.
+async fn watch_over(
+    host: &Host,
+    health: &Health,
+    shard: &Shard,
+    lock: &mut Option<Lock>,
+    path: &std::path::Path,
+) -> ServeError {
+    let mut look = tokio::time::interval(WATCH_INTERVAL);
+    let (mut rounds, mut since) = (shard.rounds(), tokio::time::Instant::now());
+    let mut hangs = false;
+    loop {
+        look.tick().await;
+        if shard.rounds() != rounds {
+            (rounds, since) = (shard.rounds(), tokio::time::Instant::now());
+        }
+        let hung = since.elapsed() >= HUNG_AFTER;
+        if hung != hangs {
+            hangs = hung;
+            if hangs {
+                tracing::error!(event = "shard_hangs", shard = %host.id, "its thread makes no progress");
+                health.set(ServingStatus::NotServing).await;
+            } else {
+                tracing::warn!(event = "shard_goes_on", shard = %host.id);
+                health.set(ServingStatus::Serving).await;
+            }
+            host.hangs.store(hangs, Ordering::Relaxed);
+        }
+        if lock.is_none() {
+            match leadership::acquire(path) {
+                Ok(free) => *lock = free.ok(),
+                Err(err) => return err,
+            }
+        }
+    }
+}
+
+/// Ends a task with its leadership.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -285,30 +546,17 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Takes the directory's lock, finds out who it is, and opens the log. Blocks.
-///
-/// The lock keeps mistakes out, no more: safety rests on the fence alone.
+/// Finds out who the directory is, and opens the log. Blocks.
 fn open<S: Storage>(
     host: &Host,
     storage: &S,
-    take_over: bool,
+    page: &Arc<dyn Page>,
     clock: Arc<dyn Clock>,
     entropy: &dyn Entropy,
-) -> Result<(Shard, ShardThread, Option<Lock>), ServeError> {
+) -> Result<(Shard, ShardThread), ServeError> {
     let dir = host.data.shard_dir(host.id);
     let log_dir = dir.join("log");
     let io = |what| move |err| ServeError::Io(what, err);
-    let lock = match Lock::acquire(&dir.join("lock")) {
-        Ok(lock) => Some(lock),
-        Err(LockError::Held(pid)) if take_over => {
-            tracing::warn!(event = "taking_over", shard = %host.id, pid);
-            None
-        }
-        Err(LockError::Held(pid)) => return Err(ServeError::Held(pid)),
-        Err(LockError::Io(err)) => {
-            return Err(ServeError::Io("cannot lock the shard's directory", err));
-        }
-    };
     // Made with the cluster: where it is not, the directory is not the shard's.
     let meta = StoreMeta::read(&dir).map_err(ServeError::Store)?;
     if meta.shard != host.id || meta.cluster != host.data.cluster() {
@@ -322,10 +570,6 @@ fn open<S: Storage>(
     let disk = storage
         .disk(&log_dir)
         .map_err(io("cannot open the log's directory"))?;
-    // Made with the store, and never again: whoever leads now would look at another one.
-    let page = storage
-        .page(&dir.join(EPOCH_PAGE))
-        .map_err(io("cannot use the shard's epoch page, made with its store"))?;
     let deliverable = host.deliverable.clone();
     let options = ostraca_engine::Options {
         on_deliverable: Some(Arc::new(move || deliverable.send_replace(()))),
@@ -333,7 +577,7 @@ fn open<S: Storage>(
     };
     let clock_wall = clock.wall();
     let (shard, thread, report) =
-        Shard::open(disk, &page, meta.identity(), clock, entropy, &options)
+        Shard::open(disk, page, meta.identity(), clock, entropy, &options)
             .map_err(ServeError::Open)?;
     if report.page_repaired {
         tracing::warn!(
@@ -348,7 +592,7 @@ fn open<S: Storage>(
         );
     }
     if let Err(err) = check_opened(host, &shard, clock_wall) {
-        // The thread must not go on appending without the lock.
+        // The thread must not go on.
         shard.close();
         drop(thread.join());
         return Err(err);
@@ -357,7 +601,7 @@ fn open<S: Storage>(
         event = "recovery_done", shard = %host.id, epoch = %shard.epoch(),
         records = report.records, sequence = %shard.applied()
     );
-    Ok((shard, thread, lock))
+    Ok((shard, thread))
 }
 
 /// What has to hold before anything is answered.
@@ -399,6 +643,7 @@ fn listen(
     let inbox = InboxServiceServer::new(InboxServices(Arc::clone(&host)))
         .max_decoding_message_size(MESSAGE_SIZE_MAX)
         .max_encoding_message_size(MESSAGE_SIZE_MAX);
+    let held = Arc::clone(&host);
     let cluster = ClusterServiceServer::new(Cluster(host))
         .max_decoding_message_size(MESSAGE_SIZE_MAX)
         .max_encoding_message_size(MESSAGE_SIZE_MAX);
@@ -420,6 +665,7 @@ fn listen(
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(DeadlineLayer)
+        .layer(HoldLayer(held))
         .add_service(paste)
         .add_service(outbox)
         .add_service(inbox)

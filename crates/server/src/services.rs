@@ -43,21 +43,27 @@ impl PasteService for Services {
         &self,
         request: Request<v1::BeginCreateRequest>,
     ) -> Result<Response<v1::BeginCreateResponse>, Status> {
-        Ok(Response::new(self.0.begin(request.get_ref())?))
+        let answer: Result<_, Refusal> =
+            async { Ok(Response::new(self.0.begin(request.get_ref())?)) }.await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn commit_create(
         &self,
         request: Request<v1::CommitCreateRequest>,
     ) -> Result<Response<v1::CommitCreateResponse>, Status> {
-        let (sender, receiver) = oneshot::channel();
-        self.0.commit(request.get_ref(), |pending, answer| {
-            // Whoever asked may have gone; the commit stands.
-            let _ = sender.send((pending, answer));
-        })?;
-        let unknown = || Refusal::from(ostraca_engine::Error::Unknown);
-        let (pending, answer) = receiver.await.map_err(|_| unknown())?;
-        Ok(Response::new(self.0.committed(&pending, answer)?))
+        let answer: Result<_, Refusal> = async {
+            let (sender, receiver) = oneshot::channel();
+            self.0.commit(request.get_ref(), |pending, answer| {
+                // Whoever asked may have gone; the commit stands.
+                let _ = sender.send((pending, answer));
+            })?;
+            let unknown = || Refusal::from(ostraca_engine::Error::Unknown);
+            let (pending, answer) = receiver.await.map_err(|_| unknown())?;
+            Ok(Response::new(self.0.committed(&pending, answer)?))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     type StreamCreatesStream = AnswerStream;
@@ -79,54 +85,62 @@ impl PasteService for Services {
         &self,
         request: Request<v1::GetPasteRequest>,
     ) -> Result<Response<v1::GetPasteResponse>, Status> {
-        let id = PasteId::parse(&request.get_ref().paste_id).map_err(|_| not_found())?;
-        let shard = self.0.shard_for(id.slot())?;
-        let (row, now) = shard
-            .paste(&id)
-            .map_err(Refusal::from)?
-            .ok_or_else(not_found)?;
-        let paste = v1::Paste {
-            paste_id: id.to_string(),
-            created_at_ms: row.created_at.0,
-            expires_at_ms: row.expires_at.0,
-            now_ms: now.0,
-            body_size: row.body_size.into(),
-            body_digest: row.body_digest.0.to_vec(),
-            object_key: id.object_key(),
-            syntax: row
-                .syntax
-                .map_or_else(String::new, |syntax| syntax.as_str().to_owned()),
-            title: row
-                .title
-                .map_or_else(String::new, |title| title.as_str().to_owned()),
-        };
-        let position = self.0.position(shard.epoch(), shard.applied());
-        Ok(Response::new(v1::GetPasteResponse {
-            paste: Some(paste),
-            position,
-        }))
+        let answer: Result<_, Refusal> = async {
+            let id = PasteId::parse(&request.get_ref().paste_id).map_err(|_| not_found())?;
+            let shard = self.0.shard_for(id.slot())?;
+            let (row, now) = shard
+                .paste(&id)
+                .map_err(Refusal::from)?
+                .ok_or_else(not_found)?;
+            let paste = v1::Paste {
+                paste_id: id.to_string(),
+                created_at_ms: row.created_at.0,
+                expires_at_ms: row.expires_at.0,
+                now_ms: now.0,
+                body_size: row.body_size.into(),
+                body_digest: row.body_digest.0.to_vec(),
+                object_key: id.object_key(),
+                syntax: row
+                    .syntax
+                    .map_or_else(String::new, |syntax| syntax.as_str().to_owned()),
+                title: row
+                    .title
+                    .map_or_else(String::new, |title| title.as_str().to_owned()),
+            };
+            let position = self.0.position(shard.epoch(), shard.applied());
+            Ok(Response::new(v1::GetPasteResponse {
+                paste: Some(paste),
+                position,
+            }))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 
     async fn delete_paste(
         &self,
         request: Request<v1::DeletePasteRequest>,
     ) -> Result<Response<v1::DeletePasteResponse>, Status> {
-        let request = request.get_ref();
-        let id = PasteId::parse(&request.paste_id).map_err(|_| not_found())?;
-        let shard = self.0.shard_for(id.slot())?;
-        let Answer {
-            outcome,
-            epoch,
-            sequence,
-        } = delete(shard, id, &request.delete_token).await?;
-        match outcome {
-            Outcome::Ended => {
-                let position = self.0.position(epoch, sequence);
-                Ok(Response::new(v1::DeletePasteResponse { position }))
+        let answer: Result<_, Refusal> = async {
+            let request = request.get_ref();
+            let id = PasteId::parse(&request.paste_id).map_err(|_| not_found())?;
+            let shard = self.0.shard_for(id.slot())?;
+            let Answer {
+                outcome,
+                epoch,
+                sequence,
+            } = delete(&shard, id, &request.delete_token).await?;
+            match outcome {
+                Outcome::Ended => {
+                    let position = self.0.position(epoch, sequence);
+                    Ok(Response::new(v1::DeletePasteResponse { position }))
+                }
+                Outcome::UnknownPaste => Err(not_found()),
+                _ => unreachable!("a delete has no such outcome"),
             }
-            Outcome::UnknownPaste => Err(not_found().into()),
-            _ => unreachable!("a delete has no such outcome"),
         }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 }
 
@@ -185,7 +199,7 @@ async fn answer_stream(
             Some(Call::Begin(begin)) => {
                 let answer = match host.begin(&begin) {
                     Ok(response) => StreamAnswer::Begin(response),
-                    Err(refusal) => StreamAnswer::Failure(refusal.into()),
+                    Err(refusal) => StreamAnswer::Failure(host.complete(refusal).into()),
                 };
                 place.send(respond(answer));
             }
@@ -197,7 +211,7 @@ async fn answer_stream(
                     let finish = move || {
                         let answer = match reply_host.committed(&pending, decided) {
                             Ok(response) => StreamAnswer::Commit(response),
-                            Err(refusal) => StreamAnswer::Failure(refusal.into()),
+                            Err(refusal) => StreamAnswer::Failure(reply_host.complete(refusal).into()),
                         };
                         place.send(respond(answer));
                     };
@@ -210,7 +224,7 @@ async fn answer_stream(
                 });
                 if let Err(refusal) = queued {
                     // The place went with the reply that is not called: wait for another.
-                    let answer = respond(StreamAnswer::Failure(refusal.into()));
+                    let answer = respond(StreamAnswer::Failure(host.complete(refusal).into()));
                     if answers.send(answer).await.is_err() {
                         return;
                     }
@@ -246,8 +260,12 @@ impl ClusterService for Cluster {
         &self,
         _: Request<v1::ConfirmClockRequest>,
     ) -> Result<Response<v1::ConfirmClockResponse>, Status> {
-        self.0.serving()?.confirm_clock();
-        tracing::warn!(event = "clock_confirmed", shard = %self.0.id);
-        Ok(Response::new(v1::ConfirmClockResponse {}))
+        let answer: Result<_, Refusal> = async {
+            self.0.serving()?.confirm_clock();
+            tracing::warn!(event = "clock_confirmed", shard = %self.0.id);
+            Ok(Response::new(v1::ConfirmClockResponse {}))
+        }
+        .await;
+        answer.map_err(|refusal| self.0.complete(refusal).into())
     }
 }

@@ -9,7 +9,7 @@ use ostraca_client::{Begun, Client, CreateAnswer, Error, NewPaste, Options, Seed
 use ostraca_io::{Clock as _, Entropy as _, ManualClock, SystemEntropy};
 use ostraca_proto::v1;
 use ostraca_proto::v1::paste_service_client::PasteServiceClient;
-use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
+use ostraca_server::{DataDir, ServeError, ShardOptions, Told, serve_shard};
 use ostraca_types::{
     BodyDigest, ErrorKind, IdempotencyKey, Lifetime, RequestDigest, ShardId, Slot, Timestamp,
 };
@@ -35,7 +35,7 @@ async fn start(dir: &Path, shard: u16, clock: &ManualClock) -> Running {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let options = ShardOptions {
         storage: ostraca_io::RealStorage,
-        take_over: false,
+        lead: ostraca_server::Lead::IfFree,
         data,
         shard: ShardId(shard),
         listener,
@@ -46,7 +46,13 @@ async fn start(dir: &Path, shard: u16, clock: &ManualClock) -> Running {
     let (stop, stopped) = oneshot::channel::<()>();
     let (ready, is_ready) = oneshot::channel();
     let ended = tokio::spawn(async move {
-        let report = |address| ready.send(address).expect("somebody waits");
+        let mut ready = Some(ready);
+        let report = |told| match (told, ready.take()) {
+            (Told::Leads(address), Some(ready)) => {
+                ready.send(address).expect("somebody waits");
+            }
+            other => panic!("{other:?}"),
+        };
         serve_shard(options, report, async { drop(stopped.await) }).await
     });
     let address = is_ready.await.expect("it serves");

@@ -55,6 +55,8 @@ reasons! {
     TokenRejected = "DELETE_TOKEN_REJECTED",
     /// The process does not lead this slot.
     WrongShard = "WRONG_SHARD",
+    /// Another process leads this shard, or is about to (f06). Nothing was appended.
+    NotLeader = "NOT_LEADER",
     /// The queue of the shard is full.
     Overloaded = "OVERLOADED",
     /// There is no room on the disk.

@@ -10,7 +10,7 @@ use std::io;
 use ostraca_io::{Disk, DiskFile, FileName};
 
 use crate::error::{Action, Error};
-use crate::segment::{SegmentId, create_filled};
+use crate::segment::{SEGMENT_SIZE_MIN, SegmentId, create_filled};
 
 /// The work, as far as it is left. Made by [`crate::Log::take_clean_up`].
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct CleanUp<D: Disk> {
     pub(crate) leftovers: Vec<FileName>,
     /// Segments, and where their successors say that they end.
     pub(crate) untrimmed: Vec<(SegmentId, u64)>,
-    /// The ballast to make, and its size.
+    /// The ballast to make, and how large if there is room for so much.
     pub(crate) ballast: Option<(FileName, u64)>,
     pub(crate) removed: usize,
 }
@@ -43,7 +43,12 @@ impl<D: Disk> CleanUp<D> {
             self.untrimmed.pop();
         }
         if let Some((name, size)) = &self.ballast {
-            let _: D::File = create_filled(&self.disk, name, *size)?;
+            let mut made = create_filled(&self.disk, name, *size).map(drop);
+            if matches!(made, Err(Error::Full)) {
+                // On a full disk: what the last run did not use of its segment is a little less.
+                made = create_filled(&self.disk, name, SEGMENT_SIZE_MIN).map(drop);
+            }
+            made?;
             self.ballast = None;
         }
         Ok(self.removed)

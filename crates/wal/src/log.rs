@@ -140,9 +140,8 @@ impl<D: Disk> Log<D> {
         );
         // Whoever lost the claim while reading may have met missing files; it stops here.
         claim.check()?;
-        let (id, file) = create_first(&disk, &claim, &recovered.found.ballasts, &options)?;
+        let (id, file, size) = create_first(&disk, &claim, &recovered.found.ballasts, &options)?;
         let place = Place::new(&identity, id);
-        let size = options.segment_size_first;
         let current = Current {
             file,
             place,
@@ -531,18 +530,23 @@ fn create_first<D: Disk>(
     claim: &Claim,
     ballasts: &[FileName],
     options: &Options,
-) -> Result<(SegmentId, D::File), Error> {
+) -> Result<(SegmentId, D::File, u64), Error> {
     let id = SegmentId {
         epoch: claim.epoch(),
         number: 0,
     };
-    let mut made = prepare(disk, id, options.segment_size_first);
+    let mut size = options.segment_size_first;
+    let mut made = prepare(disk, id, size);
     if matches!(made, Err(Error::Full)) && !ballasts.is_empty() {
         // This is what it was kept for. It holds nothing that anybody reads.
         for ballast in ballasts {
             remove(disk, ballast)?;
         }
-        made = prepare(disk, id, options.segment_size_first);
+        made = prepare(disk, id, size);
+        if matches!(made, Err(Error::Full)) {
+            size = SEGMENT_SIZE_MIN;
+            made = prepare(disk, id, size);
+        }
     }
     match made {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
@@ -550,7 +554,7 @@ fn create_first<D: Disk>(
                 epoch: claim.epoch(),
             })
         }
-        other => other.map(|file| (id, file)),
+        other => other.map(|file| (id, file, size)),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ostraca_io::process;
 use ostraca_server::endpoints::Role;
+use ostraca_types::ShardId;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child as Process, Command};
 use tokio::sync::{mpsc, watch};
@@ -41,6 +42,8 @@ pub(super) enum Stage {
 pub(super) struct Child {
     pub(super) name: String,
     pub(super) role: Role,
+    /// Which one, of a shard's process.
+    pub(super) shard: Option<ShardId>,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
     pub(super) listen_flag: &'static str,
@@ -54,8 +57,9 @@ pub(super) enum News {
     Started {
         pid: u32,
     },
-    /// It serves, at this address or URL.
+    /// It serves, at this address or URL; or would, if the shard's other process did not.
     Ready {
+        leads: bool,
         address: String,
         /// Where its metrics are, if the line says so.
         metrics: Option<String>,
@@ -178,11 +182,12 @@ impl Child {
             tokio::select! {
                 status = process.wait() => break status?,
                 line = lines.next_line(), if reads => match line {
-                    Ok(Some(line)) => if let Some((address, socket)) = ready_address(&line) {
+                    Ok(Some(line)) => if let Some((leads, address, socket)) = ready_address(&line) {
                         bound = socket;
-                        tracing::info!(event = "child_ready", name = self.name, address, "serves");
+                        let event = if leads { "child_ready" } else { "child_stands_by" };
+                        tracing::info!(event, name = self.name, address);
                         let metrics = ready_metrics(&line);
-                        teller.tell(News::Ready { address, metrics }).await;
+                        teller.tell(News::Ready { leads, address, metrics }).await;
                     },
                     _ => reads = false,
                 },
@@ -261,16 +266,22 @@ async fn reached(stage: &mut watch::Receiver<Stage>, at: Stage) {
     let _ = stage.wait_for(|&now| now >= at).await;
 }
 
-/// The address in a child's ready line, as it stands there and as a socket's.
-fn ready_address(line: &str) -> Option<(String, Option<SocketAddr>)> {
-    let first = line.strip_prefix("ready ")?.split(' ').next()?;
+/// The address in a child's ready or standby line, as it stands there and as a socket's.
+fn ready_address(line: &str) -> Option<(bool, String, Option<SocketAddr>)> {
+    let (word, rest) = line.split_once(' ')?;
+    let leads = match word {
+        "ready" => true,
+        "standby" => false,
+        _ => return None,
+    };
+    let first = rest.split(' ').next()?;
     let (_, address) = first.split_once('=')?;
     let socket = address
         .strip_prefix("http://")
         .unwrap_or(address)
         .parse()
         .ok();
-    Some((address.to_owned(), socket))
+    Some((leads, address.to_owned(), socket))
 }
 
 /// Where a child's ready line says that its metrics are.
@@ -289,7 +300,9 @@ mod tests {
         let socket = "127.0.0.1:5000".parse().ok();
         for address in ["127.0.0.1:5000", "http://127.0.0.1:5000"] {
             let read = ready_address(&format!("ready grpc={address} metrics=http://x"));
-            assert_eq!(read, Some((address.to_owned(), socket)));
+            assert_eq!(read, Some((true, address.to_owned(), socket)));
+            let read = ready_address(&format!("standby grpc={address} metrics=http://x"));
+            assert_eq!(read, Some((false, address.to_owned(), socket)));
         }
         assert_eq!(ready_address("readying"), None);
     }

@@ -41,6 +41,7 @@ async fn shards() -> (Client, Vec<Shard>, Arc<Mutex<Seen>>) {
     for shard in 0..2 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         seen.lock().routes.push(v1::ShardRoute {
+            epoch: 1,
             shard,
             address: listener.local_addr().expect("bound").to_string(),
             slots: (0..256).filter(|slot| slot % 2 == shard).collect(),

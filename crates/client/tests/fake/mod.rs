@@ -277,6 +277,7 @@ impl cluster_service_server::ClusterService for Fake {
         let (version, address) = self.routing.lock().clone();
         let slots = Slot::all().map(|slot| u32::from(slot.0)).collect();
         let shards = vec![v1::ShardRoute {
+            epoch: 1,
             shard: 0,
             address,
             slots,

@@ -260,6 +260,7 @@ impl cluster_service_server::ClusterService for FakeShard {
             shard: 0,
             address: self.address.clone(),
             slots,
+            epoch: 1,
         };
         Ok(Response::new(v1::GetRoutingResponse {
             version: 1,

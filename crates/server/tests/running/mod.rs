@@ -10,7 +10,7 @@ use std::time::Duration;
 use ostraca_client::{Begun, Client, CreateAnswer, Error, NewPaste, Options, Seeds};
 use ostraca_io::{Clock as _, Entropy as _, ManualClock, SystemEntropy};
 use ostraca_proto::v1::paste_service_client::PasteServiceClient;
-use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
+use ostraca_server::{DataDir, ServeError, ShardOptions, Told, serve_shard};
 use ostraca_types::{
     BodyDigest, IdempotencyKey, Lifetime, PasteId, RequestDigest, ShardId, Slot, Timestamp, Title,
 };
@@ -48,7 +48,7 @@ pub(crate) async fn start(
     let metrics_address = metrics.local_addr().expect("an address");
     let options = ShardOptions {
         storage: ostraca_io::RealStorage,
-        take_over: false,
+        lead: ostraca_server::Lead::IfFree,
         data,
         shard: ShardId(shard),
         listener,
@@ -59,7 +59,13 @@ pub(crate) async fn start(
     let (stop, stopped) = oneshot::channel::<()>();
     let (ready, is_ready) = oneshot::channel();
     let mut ended = tokio::spawn(async move {
-        let report = |address| ready.send(address).expect("somebody waits");
+        let mut ready = Some(ready);
+        let report = |told| match (told, ready.take()) {
+            (Told::Leads(address), Some(ready)) => {
+                ready.send(address).expect("somebody waits");
+            }
+            other => panic!("{other:?}"),
+        };
         serve_shard(options, report, async { drop(stopped.await) }).await
     });
     tokio::select! {

@@ -1,0 +1,157 @@
+//! When to lead: whoever holds the directory's lock, or whoever sees that the leader is gone or
+//! hangs.
+//!
+//! All of this is about liveness. Two processes that both come to lead are no danger: the epoch that
+//! was raised last leads, the other one is fenced.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_engine::Heartbeat;
+use ostraca_io::files::{Lock, LockError};
+use ostraca_io::{Page, process};
+use tokio::time::Instant;
+
+use crate::host::Host;
+use crate::serve::ServeError;
+
+/// How often a standby looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// A free lock says that the leader is gone, unless it is one that took over without the lock from a
+/// leader that hangs: that one beats. An idle leader beats every 50 ms.
+const SILENT_MIN: Duration = Duration::from_millis(250);
+/// How long a leader that was killed may take to be gone: it may hang in a sync.
+const KILLED_MAX: Duration = Duration::from_millis(500);
+
+/// How a shard process comes to lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lead {
+    /// At once, unless another process holds the directory: then not at all.
+    IfFree,
+    /// At once, whoever leads: the fence ends that one's leadership.
+    TakeOver,
+    /// When there is no leader, or it hangs; and again after another one took over.
+    WhenNeeded(Standby),
+}
+
+/// What a standby goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standby {
+    /// A leader whose loop has not gone round for this long hangs.
+    pub lease: Duration,
+    /// Whether a leader that hangs is killed first. Safety does not need it; but who is dead wakes no
+    /// more, and answers nobody too late.
+    pub kill: bool,
+}
+
+impl Default for Standby {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(2),
+            kill: true,
+        }
+    }
+}
+
+impl Lead {
+    /// Waits until this process is to lead; the lock is kept while it does. `None`: it is another
+    /// process's, or was. It is safe to drop the wait.
+    pub(crate) async fn wait(
+        self,
+        host: &Host,
+        dir: &Path,
+        page: &Arc<dyn Page>,
+    ) -> Result<Option<Lock>, ServeError> {
+        let path = dir.join("lock");
+        match (self, acquire(&path)?) {
+            (Self::IfFree | Self::TakeOver, Ok(lock)) => Ok(Some(lock)),
+            (Self::IfFree, Err(pid)) => Err(ServeError::Held(pid)),
+            (Self::TakeOver, Err(pid)) => {
+                tracing::warn!(event = "taking_over", shard = %host.id, pid);
+                Ok(None)
+            }
+            (Self::WhenNeeded(standby), held) => {
+                drop(held);
+                standby.watch(host, &path, page).await
+            }
+        }
+    }
+}
+
+impl Standby {
+    async fn watch(
+        self,
+        host: &Host,
+        path: &Path,
+        page: &Arc<dyn Page>,
+    ) -> Result<Option<Lock>, ServeError> {
+        let mut last = Heartbeat::of(&**page);
+        let mut since = Instant::now();
+        let mut look = tokio::time::interval(LOOK_INTERVAL);
+        loop {
+            look.tick().await;
+            let now = Heartbeat::of(&**page);
+            if now != last {
+                (last, since) = (now, Instant::now());
+                if now.is_of_leader() && !now.resigned() {
+                    host.beats_seen.send_modify(|seen| *seen += 1);
+                }
+                if !now.resigned() {
+                    continue;
+                }
+            }
+            let silent = since.elapsed();
+            if !now.resigned() && silent < SILENT_MIN.min(self.lease) {
+                continue;
+            }
+            match acquire(path)? {
+                Ok(lock) => {
+                    tracing::info!(event = "leader_gone", shard = %host.id, silent_ms = millis(silent));
+                    return Ok(Some(lock));
+                }
+                Err(_) if silent < self.lease => {}
+                Err(pid) => {
+                    tracing::warn!(event = "leader_hangs", shard = %host.id, pid, silent_ms = millis(silent));
+                    return self.replace(path, pid).await;
+                }
+            }
+        }
+    }
+
+    /// The holder of the lock hangs.
+    async fn replace(self, path: &Path, pid: Option<u32>) -> Result<Option<Lock>, ServeError> {
+        if let Some(pid) = pid.filter(|_| self.kill) {
+            // It holds the lock, so the pid in it is its own and not another's.
+            match process::kill(pid) {
+                Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!(event = "leader_not_killed", pid, %err);
+                }
+                _ => {
+                    let until = Instant::now() + KILLED_MAX;
+                    while Instant::now() < until {
+                        if let Ok(lock) = acquire(path)? {
+                            return Ok(Some(lock));
+                        }
+                        tokio::time::sleep(LOOK_INTERVAL).await;
+                    }
+                }
+            }
+        }
+        // The fence is what ends its leadership.
+        Ok(None)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The lock, or who holds it.
+pub(crate) fn acquire(path: &Path) -> Result<Result<Lock, Option<u32>>, ServeError> {
+    match Lock::acquire(path) {
+        Ok(lock) => Ok(Ok(lock)),
+        Err(LockError::Held(pid)) => Ok(Err(pid)),
+        Err(LockError::Io(err)) => Err(ServeError::Io("cannot lock the shard's directory", err)),
+    }
+}
