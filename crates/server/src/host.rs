@@ -62,7 +62,9 @@ pub(crate) struct Host {
     phase: watch::Sender<Phase>,
     /// Counts the heartbeats of another leader that were seen.
     pub(crate) beats_seen: watch::Sender<u64>,
-    /// The shard's thread makes no progress.
+    /// Commands that the fence refused, of leaderships that are over (w07).
+    pub(crate) fenced: AtomicU64,
+    /// The shard's thread makes no progress (w08).
     pub(crate) hangs: AtomicBool,
     /// Whether this process takes over when there is no leader.
     pub(crate) stands_by: bool,
@@ -98,6 +100,7 @@ impl Host {
             shard: RwLock::new(None),
             phase: watch::Sender::new(Phase::Recovering),
             beats_seen: watch::Sender::new(0),
+            fenced: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
             stands_by,
         }

@@ -141,6 +141,13 @@ impl Collector for ShardCollector {
         let not_opened = host.not_opened.load(Ordering::Relaxed);
         let help = "Stored answers that could not be opened";
         write.counter("answers_not_opened", help, not_opened)?;
+        let hangs = host.hangs.load(Ordering::Relaxed);
+        let help = "The shard's thread makes no progress";
+        write.gauge("shard_hangs", help, hangs.into())?;
+        // Of the leaderships that are over: while one lasts, nothing of it was refused.
+        let fenced = host.fenced.load(Ordering::Relaxed);
+        let help = "Commands whose append the fence refused";
+        write.counter("fencing_rejections", help, fenced)?;
         match host.opened() {
             Some(shard) => encode(&mut write, &shard.status()),
             None => Ok(()),
@@ -151,8 +158,6 @@ impl Collector for ShardCollector {
 fn encode(write: &mut Writer<'_, '_>, status: &Status) -> fmt::Result {
     write.counter("commits", "Commands that became durable", status.commits)?;
     write.counter("syncs", "Syncs of the log", status.syncs)?;
-    let help = "Commands whose append the fence refused";
-    write.counter("fencing_rejections", help, status.fenced)?;
     write.batches(&status.batches)?;
     let help = "Decided commands by their outcome";
     write.counters("outcomes", help, "outcome", &status.outcomes.all())?;

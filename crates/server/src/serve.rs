@@ -270,6 +270,8 @@ pub async fn serve_shard<S: Storage>(
         };
         // Off the routes first.
         health.set(ServingStatus::NotServing).await;
+        let fenced = led.shard.status().fenced;
+        host.fenced.fetch_add(fenced, Ordering::Relaxed);
         match ended {
             Err(err) if stands_by && err.kind() == ErrorKind::NotLeader => {
                 tracing::warn!(event = "fenced", shard = %host.id, %err);
