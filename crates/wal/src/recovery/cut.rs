@@ -4,12 +4,14 @@
 //! ends where its successor says. What lies behind is in no history from then on, so a later
 //! clean-up removes it; whoever cuts keeps copies before.
 
+use std::collections::BTreeMap;
+
 use ostraca_io::{Disk, FileName};
 use ostraca_types::{Sequence, Timestamp};
 
 use crate::place::Identity;
 use crate::reader::Reader;
-use crate::segment::{BATCHES_START, SegmentId};
+use crate::segment::{BATCHES_START, Judgement, SegmentId};
 use crate::{Claim, Error, Fault, Log, Options, Owner};
 
 use super::{Found, Link, Recovered, Recovery, Start, Walk, used, walk_back};
@@ -51,13 +53,14 @@ pub fn plan_cut<D: Disk>(
         Err(err) => return Err(err),
     };
     let found = Found::list(disk)?;
+    let ends = recorded_ends(disk, &identity, &found)?;
     let mut best = Prefix::nothing(&identity);
     let mut known = durable.unwrap_or(Sequence(0));
     for &id in found.segments.iter().rev() {
         let Some(links) = history_of(disk, &identity, &found, id)? else {
             continue;
         };
-        let prefix = Prefix::read(disk, &identity, links)?;
+        let prefix = Prefix::read(disk, &identity, links, &ends)?;
         // Of two that are as long, the later leader's.
         if best.is_none_or_shorter(&prefix) {
             best = prefix;
@@ -94,6 +97,30 @@ impl CutPlan {
         let mut log = Log::take_over(disk, claim, owner, options, self.recovered, self.time)?;
         log.mark()
     }
+}
+
+/// Where segments end by the word of their latest successor that counts. What lies behind is the tail,
+/// which the successor has too, or a fenced leader's and was never acknowledged: the two cannot be
+/// told apart without the successor, so neither is read.
+fn recorded_ends<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    found: &Found,
+) -> Result<BTreeMap<SegmentId, (SegmentId, u64)>, Error> {
+    let mut ends = BTreeMap::new();
+    for &id in &found.segments {
+        let mut reader = Reader::open(disk, identity, id)?;
+        let judgement = reader.headers(identity)?.judge(true);
+        let (Judgement::Use(header) | Judgement::UseAndReport(header)) = judgement else {
+            continue;
+        };
+        if let Some(before) = header.predecessor
+            && reader.counts()?
+        {
+            ends.insert(before.id, (id, before.end_offset));
+        }
+    }
+    Ok(ends)
 }
 
 /// The segments that `last` comes from, oldest first; `None` if one of them cannot be used.
@@ -156,14 +183,26 @@ impl Prefix {
         }
     }
 
-    fn read<D: Disk>(disk: &D, identity: &Identity, links: Vec<Link>) -> Result<Self, Error> {
+    /// Reads what is valid, and nothing behind the end that the latest successor recorded.
+    fn read<D: Disk>(
+        disk: &D,
+        identity: &Identity,
+        links: Vec<Link>,
+        ends: &BTreeMap<SegmentId, (SegmentId, u64)>,
+    ) -> Result<Self, Error> {
         let mut prefix = Self::nothing(identity);
-        for link in &links {
+        for (position, link) in links.iter().enumerate() {
             let at = &mut prefix.walk;
             at.enter_as_last(link);
             let mut reader = Reader::open(disk, identity, link.header.id)?;
             if let Some(end) = link.end {
                 reader = reader.up_to(end.offset);
+            }
+            let next = links.get(position + 1).map(|next| next.header.id);
+            let overtaken = ends.get(&link.header.id);
+            let overtaken = overtaken.filter(|(successor, _)| Some(*successor) > next);
+            if let Some((_, end)) = overtaken {
+                reader = reader.up_to(*end);
             }
             let time = &mut prefix.time;
             let whole = at.read_while_valid(&mut reader, &mut prefix.report, |record| {
@@ -171,7 +210,7 @@ impl Prefix {
             })?;
             prefix.segments.push((link.header.id, at.last()));
             let ends_as_recorded = link.end.is_none_or(|end| at.is_at(&end));
-            if !(whole && ends_as_recorded) {
+            if !(whole && ends_as_recorded) || overtaken.is_some() {
                 break;
             }
         }

@@ -60,13 +60,14 @@ fn d02_a_cut_keeps_what_is_before_the_damage() {
     let cases = [
         (segment(1, 0), vec![8192], 0),
         (segment(1, 0), vec![0, 4096], 0),
-        // The tail that was written again; the segment before still has it.
-        (segment(2, 0), vec![8192], 1),
+        // The tail that was written again. The segment before still has it, but behind its end,
+        // where it cannot be told from what a fenced leader wrote.
+        (segment(2, 0), vec![8192], 0),
         (segment(2, 0), vec![records + 512], 1),
         (segment(2, 0), vec![records + big], 10),
         (segment(2, 0), vec![0, 4096], 1),
         (segment(2, 1), vec![0, 4096], 19),
-        (segment(3, 0), vec![8192], 28),
+        (segment(3, 0), vec![8192], 19),
         (segment(3, 0), vec![third], 28),
         (segment(3, 0), vec![0, 4096], 28),
         (segment(3, 0), vec![third + 512], 28),
@@ -210,4 +211,29 @@ fn d02_a_segment_that_is_all_but_gone_can_be_cut() {
         numbers(&open(&disk.crash()).expect("a log").1),
         (0..28).collect::<Vec<_>>()
     );
+}
+
+/// Goal: what a fenced leader wrote late is never taken for history, however much longer it is.
+/// Method: let an overtaken leader write behind its recorded end, and damage its successor.
+#[test]
+fn f03_a_cut_does_not_bring_back_what_was_fenced() {
+    let disk = SimDisk::new(1);
+    let (mut stale, _) = open(&disk).expect("a new log");
+    append_one(&mut stale, 0).expect("power");
+    stale.mark().expect("power");
+    let (mut leader, _) = open(&disk.beside()).expect("a log");
+    for number in 1..4 {
+        append_one(&mut leader, number).expect("power");
+    }
+    let mut late = Batch::new();
+    for number in 90..99 {
+        push(&mut late, number, 20);
+    }
+    stale.append(&mut late, Room::Reserve).expect("power");
+    stale.sync().expect_err("another one leads");
+    let disk = disk.crash();
+    let third = BATCHES_START + 2 * BATCH_ALIGNMENT as u64;
+    disk.flip_bit(&segment(2, 0), third + 70, 1);
+    assert_eq!(cut(&disk), Sequence(4));
+    assert_eq!(numbers(&open(&disk.crash()).expect("a log").1), [0, 1]);
 }
