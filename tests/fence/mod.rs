@@ -1,5 +1,6 @@
 //! A shard with several processes that were told to lead it, and clients that speak to one of them.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) const FENCED: Option<i32> = Some(4);
 /// As large as the first segment of a take-over, which may have to be made from it.
 const BALLAST_SIZE: u64 = 2 << 20;
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 
 /// The faults build.
 pub(crate) fn program() -> PathBuf {
@@ -55,6 +56,7 @@ pub(crate) fn contender_at(data: &Data, point: &str) -> Shard {
 }
 
 /// What a client wants to save, with its key.
+#[derive(Clone)]
 pub(crate) struct Save {
     key: IdempotencyKey,
     digest: RequestDigest,
@@ -79,31 +81,23 @@ impl Save {
     }
 }
 
-/// A process that serves, or did, and a client of it alone.
-pub(crate) struct Node {
-    pub(crate) process: Shard,
-    client: Client,
-    address: String,
-}
+/// A client.
+#[derive(Clone)]
+pub(crate) struct Caller(Client);
 
-impl Node {
-    /// Waits until `process` serves.
-    pub(crate) fn serving(mut process: Shard) -> Self {
-        let address = process.wait_ready();
-        let options = Options {
-            seeds: Seeds::Fixed(vec![address.clone()]),
-            deadline: CALL_DEADLINE,
-        };
-        Self {
-            process,
-            client: Client::new(options),
-            address,
-        }
+impl Caller {
+    /// Of the processes at these addresses.
+    pub(crate) fn of(addresses: &[&str], deadline: Duration) -> Self {
+        let addresses = addresses.iter().map(|address| (*address).to_owned());
+        Self(Client::new(Options {
+            seeds: Seeds::Fixed(addresses.collect()),
+            deadline,
+        }))
     }
 
     /// Whether the key was committed, or the right to commit it.
     pub(crate) fn begin(&self, save: &Save) -> Result<Begun, Error> {
-        let client = self.client.clone();
+        let client = self.0.clone();
         let (key, digest) = (save.key.clone(), save.digest);
         call(async move { client.begin_create(&key, &digest).await }).wait()
     }
@@ -118,7 +112,7 @@ impl Node {
 
     /// Sends a commit.
     pub(crate) fn send(&self, save: &Save, ticket: Ticket) -> Call<CreateAnswer> {
-        let client = self.client.clone();
+        let client = self.0.clone();
         let (key, digest, paste) = (save.key.clone(), save.digest, save.paste.clone());
         call(async move { client.commit_create(&key, &digest, &ticket, &paste).await })
     }
@@ -134,6 +128,62 @@ impl Node {
     /// The same, which must succeed.
     pub(crate) fn create(&self, save: &Save) -> CreateAnswer {
         self.try_create(save).expect("a leader creates")
+    }
+
+    /// Asks for a paste.
+    pub(crate) fn ask(&self, id: PasteId) -> Call<Paste> {
+        let client = self.0.clone();
+        call(async move { client.get_paste(&id).await })
+    }
+
+    /// Whether the paste is there; anything else than an answer fails the test.
+    pub(crate) fn has(&self, id: PasteId) -> bool {
+        match self.ask(id).wait() {
+            Ok(paste) => paste.id == id,
+            Err(err) if err.kind() == ErrorKind::NotFound => false,
+            Err(err) => panic!("no answer: {err:?}"),
+        }
+    }
+
+    /// Deletes a paste, which must succeed.
+    pub(crate) fn delete(&self, answer: &CreateAnswer) {
+        let (id, token): (_, DeleteToken) = (answer.paste_id, answer.delete_token.clone());
+        let client = self.0.clone();
+        let ended = call(async move { client.delete_paste(&id, &token).await });
+        ended.wait().expect("a leader deletes");
+    }
+}
+
+/// A process that serves, or did, and a client of it alone.
+pub(crate) struct Node {
+    pub(crate) process: Shard,
+    caller: Caller,
+    pub(crate) address: String,
+}
+
+impl std::ops::Deref for Node {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Node {
+    /// Waits until `process` serves.
+    pub(crate) fn serving(mut process: Shard) -> Self {
+        let address = process.wait_ready();
+        Self::at(process, address)
+    }
+
+    /// A process that listens at `address`.
+    pub(crate) fn at(process: Shard, address: String) -> Self {
+        let caller = Caller::of(&[&address], CALL_DEADLINE);
+        Self {
+            process,
+            caller,
+            address,
+        }
     }
 
     /// Sends a commit, and waits until the shard's thread is held at `point` with it.
@@ -171,13 +221,7 @@ impl Node {
         heard
     }
 
-    /// Asks for a paste.
-    pub(crate) fn ask(&self, id: PasteId) -> Call<Paste> {
-        let client = self.client.clone();
-        call(async move { client.get_paste(&id).await })
-    }
-
-    /// The same, of this process alone: a client of the project follows to whoever leads.
+    /// Asks this process alone for a paste: a client of the project follows to whoever leads.
     pub(crate) fn ask_here(&self, id: PasteId) -> Heard {
         let request = v1::GetPasteRequest {
             paste_id: id.to_string(),
@@ -202,26 +246,9 @@ impl Node {
         PasteServiceClient::new(endpoint.expect("an address").connect_lazy())
     }
 
-    /// Whether the paste is there; anything else than an answer fails the test.
-    pub(crate) fn has(&self, id: PasteId) -> bool {
-        match self.ask(id).wait() {
-            Ok(paste) => paste.id == id,
-            Err(err) if err.kind() == ErrorKind::NotFound => false,
-            Err(err) => panic!("no answer: {err:?}"),
-        }
-    }
-
-    /// Deletes a paste, which must succeed.
-    pub(crate) fn delete(&self, answer: &CreateAnswer) {
-        let (id, token): (_, DeleteToken) = (answer.paste_id, answer.delete_token.clone());
-        let client = self.client.clone();
-        let ended = call(async move { client.delete_paste(&id, &token).await });
-        ended.wait().expect("a leader deletes");
-    }
-
     /// Under which epoch it leads, and how many pastes there are.
     pub(crate) fn status(&self) -> (u64, u64) {
-        let (client, address) = (self.client.clone(), self.address.clone());
+        let (client, address) = (self.caller.0.clone(), self.address.clone());
         let status = call(async move {
             let status = client.status_of(&address).await?;
             Ok((status.epoch, status.pastes))
@@ -286,6 +313,12 @@ impl Heard {
     /// Waits until it is refused: another one leads, and nothing was done. (f04, f06)
     #[track_caller]
     pub(crate) fn assert_not_leading(self) {
+        self.assert_refused(Reason::NotLeader);
+    }
+
+    /// Waits for the refusal with this reason, which says where to go; its details.
+    #[track_caller]
+    pub(crate) fn assert_refused(self, reason: Reason) -> HashMap<String, String> {
         let answer = RUNTIME.block_on(async { tokio::time::timeout(DEADLINE, self.0).await });
         let status = answer
             .expect("an answer in time")
@@ -293,7 +326,8 @@ impl Heard {
             .expect_err("an old leader answers nothing");
         let details = status.get_error_details();
         let info = details.error_info().expect("a reason");
-        assert_eq!(info.reason, Reason::NotLeader.as_str(), "{status:?}");
+        assert_eq!(info.reason, reason.as_str(), "{status:?}");
         assert!(info.metadata.contains_key("address"), "{status:?}");
+        info.metadata.clone()
     }
 }

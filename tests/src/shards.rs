@@ -136,13 +136,41 @@ impl Shard {
     /// Waits until it serves; the address of its gRPC.
     #[must_use]
     pub fn wait_ready(&mut self) -> String {
-        poll("the shard serves", || {
+        self.wait_said("ready", 1)
+    }
+
+    /// Waits until it stands by, for the `nth` time since its start; the address of its gRPC.
+    #[must_use]
+    pub fn wait_standby(&mut self, nth: usize) -> String {
+        self.wait_said("standby", nth)
+    }
+
+    /// Waits until it serves, for the `nth` time since its start.
+    #[must_use]
+    pub fn wait_leads(&mut self, nth: usize) -> String {
+        self.wait_said("ready", nth)
+    }
+
+    fn wait_said(&mut self, word: &str, nth: usize) -> String {
+        poll(&format!("the shard says `{word}`"), || {
             let ended = self.process.0.try_wait().expect("a child");
             assert!(ended.is_none(), "{ended:?}: {}", self.stderr());
-            let said = fs::read_to_string(self.dir.path().join("stdout")).expect("a file");
-            let line = said.strip_suffix('\n')?.strip_prefix("ready grpc=")?;
-            line.split_whitespace().next().map(str::to_owned)
+            self.said(word).into_iter().nth(nth - 1)
         })
+    }
+
+    /// The addresses of the lines that begin with `word`, so far.
+    #[must_use]
+    pub fn said(&self, word: &str) -> Vec<String> {
+        let said = fs::read_to_string(self.dir.path().join("stdout")).expect("a file");
+        let lines = said
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let addresses = lines.filter_map(|line| {
+            let rest = line.strip_prefix(word)?.strip_prefix(" grpc=")?;
+            rest.split_whitespace().next().map(str::to_owned)
+        });
+        addresses.collect()
     }
 
     /// Waits until a thread of it is held at `point`, and all of the process has stopped.

@@ -124,6 +124,18 @@ A wrong token ends with exit code 1 and changes nothing.
     /// Look at the logs of shards, and go on without what is damaged.
     #[command(subcommand)]
     Log(LogCommand),
+    /// Print the compiled gRPC API, a FileDescriptorSet, for tools such as grpcurl and ghz.
+    ///
+    /// It has the API and health. Shards answer reflection as well, so most tools need no file.
+    #[command(
+        before_long_help = "\
+Examples:
+  ostraca protoset > ostraca.protoset
+  grpcurl -plaintext -protoset ostraca.protoset 127.0.0.1:7001 ostraca.v1.ClusterService/GetRouting
+",
+        help_template = HELP_TEMPLATE
+    )]
+    Protoset,
     /// Print the completion script of a shell.
     Completions {
         /// Which shell.

@@ -16,6 +16,7 @@ mod frontend;
 mod log;
 mod machine;
 mod process;
+mod protoset;
 mod shard;
 mod signals;
 mod status;
@@ -70,6 +71,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::DeadLetters(command) => dead_letters::run(command),
         Command::Clock(command) => clock::run(&command),
         Command::Log(command) => log::run(command),
+        Command::Protoset => protoset::run(),
         Command::Completions { shell } => completions(shell),
     }
 }

@@ -261,19 +261,12 @@ impl<D: Disk> Core<D> {
                         self.ends_held_until = self.inner.clock.elapsed() + PREPARE_AGAIN_MIN;
                         self.refuse(|_| true);
                     }
-                    written => self.apply_taken(written?, time),
+                    Err(err) => return Err(self.give_up(err)),
+                    Ok(first) => self.apply_taken(first, time),
                 }
                 Ok(())
             }
-            Err(err) => {
-                if matches!(err, ostraca_wal::Error::Fenced { .. }) {
-                    let fenced = self.taken.len() as u64;
-                    self.inner.fenced.fetch_add(fenced, Ordering::Relaxed);
-                }
-                let taken = self.taken.drain(..);
-                taken.for_each(|work| (work.reply)(Err(Error::Unknown)));
-                Err(err)
-            }
+            Err(err) => Err(self.give_up(err)),
             Ok(first) => {
                 self.apply_taken(first, time);
                 Ok(())
@@ -281,12 +274,29 @@ impl<D: Disk> Core<D> {
         }
     }
 
-    /// Moves commands from the front of `work` to `taken`, as many as fit one batch.
+    /// The log stopped: whether what was taken is part of it is unknown.
+    fn give_up(&mut self, err: ostraca_wal::Error) -> ostraca_wal::Error {
+        if matches!(err, ostraca_wal::Error::Fenced { .. }) {
+            let fenced = self.taken.len() as u64;
+            self.inner.fenced.fetch_add(fenced, Ordering::Relaxed);
+        }
+        let taken = self.taken.drain(..);
+        taken.for_each(|work| (work.reply)(Err(Error::Unknown)));
+        err
+    }
+
+    /// Moves commands from the front of `work` to `taken`, as many as fit one batch. Those that
+    /// nobody waits for any more are not worked on.
     fn take(&mut self, work: &mut VecDeque<Work>, time: Timestamp) {
         self.batch.clear();
+        let elapsed = self.inner.clock.elapsed();
         while self.taken.len() < BATCH_ENTRIES_MAX
             && let Some(next) = work.pop_front()
         {
+            if next.until.is_some_and(|until| until <= elapsed) {
+                (next.reply)(Err(Error::Late));
+                continue;
+            }
             self.taken.push(next);
             if !self.push_encoded(self.taken.len() - 1, time) {
                 work.extend(self.taken.pop());
@@ -315,6 +325,7 @@ impl<D: Disk> Core<D> {
                 command: Command::End(end),
                 reply: Box::new(|_| {}),
                 size: 0,
+                until: None,
             });
             if !self.push_encoded(self.taken.len() - 1, time) {
                 self.taken.pop();

@@ -13,6 +13,8 @@ pub enum Error {
         /// How long the queue takes to empty, about.
         retry_after: Duration,
     },
+    /// It waited in the queue for longer than its caller does. Nothing was appended.
+    Late,
     /// There is no room for the next segment. Nothing was appended.
     Full,
     /// The shard is stopping or has stopped. Nothing was appended.
@@ -29,7 +31,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::Late => ErrorKind::Busy,
             Self::Full => ErrorKind::Full,
             Self::Closed => ErrorKind::Unavailable,
             Self::Fenced => ErrorKind::NotLeader,
@@ -42,6 +44,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Busy { .. } => "the shard has more work than it can queue",
+            Self::Late => "this waited in the shard's queue for longer than its caller does",
             Self::Full => "the disk has no room for the next log segment",
             Self::Closed => "the shard is stopping",
             Self::Fenced => "another process leads this shard now",

@@ -22,6 +22,8 @@ pub(crate) struct Work {
     pub(crate) reply: Reply,
     /// About how many bytes of memory and log it is.
     pub(crate) size: usize,
+    /// When its caller stops waiting, on the boot-time clock.
+    pub(crate) until: Option<Duration>,
 }
 
 /// What a wait for work found.
@@ -127,6 +129,7 @@ mod tests {
             command: Command::End(end),
             reply: Box::new(|_| {}),
             size,
+            until: None,
         }
     }
 

@@ -195,7 +195,11 @@ impl Inner {
 
 /// A handle to an open shard. Clones are the same shard.
 #[derive(Clone)]
-pub struct Shard(Arc<Inner>);
+pub struct Shard {
+    inner: Arc<Inner>,
+    /// When the caller that uses this handle stops waiting, on the boot-time clock.
+    until: Option<Duration>,
+}
 
 /// The shard's thread. It runs until [`Shard::close`] or the first failure of the log.
 #[derive(Debug)]
@@ -230,7 +234,10 @@ impl Shard {
             cut_bytes: opened.cut_bytes,
             page_repaired: opened.page_repaired,
         };
-        let shard = Self(Arc::clone(core.inner()));
+        let shard = Self {
+            inner: Arc::clone(core.inner()),
+            until: None,
+        };
         let thread = std::thread::Builder::new()
             .name(format!("shard-{}", identity.shard))
             .spawn(move || run(core))
@@ -238,17 +245,26 @@ impl Shard {
         Ok((shard, ShardThread(thread), report))
     }
 
+    /// The same shard, for a caller who waits no longer than `wait` from now. What it queues is not
+    /// worked on later, and nothing is appended for it: the reply is [`Error::Late`]. What a batch
+    /// has taken goes on, whoever waits.
+    #[must_use]
+    pub fn within(mut self, wait: Option<Duration>) -> Self {
+        self.until = wait.map(|wait| self.inner.clock.elapsed().saturating_add(wait));
+        self
+    }
+
     /// Shard time: what expiry is judged by. Does not block.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        self.0.clock.now()
+        self.inner.clock.now()
     }
 
     /// The row of a visible paste, and the instant at which it was visible. Does not block on the
     /// disk.
     pub fn paste(&self, id: &PasteId) -> Result<Option<(PasteRow, Timestamp)>, Error> {
-        let row = self.0.index.paste(id);
-        let now = self.0.clock.now();
+        let row = self.inner.index.paste(id);
+        let now = self.inner.clock.now();
         self.check_leading()?;
         Ok(row.filter(|row| now < row.expires_at).map(|row| (row, now)))
     }
@@ -256,8 +272,8 @@ impl Shard {
     /// The row of a key that is still honoured. A hint for a create, which apply decides. Does not
     /// block on the disk.
     pub fn idempotency(&self, digest: &KeyDigest) -> Result<Option<IdempotencyRow>, Error> {
-        let row = self.0.index.idempotency(digest);
-        let now = self.0.clock.now();
+        let row = self.inner.index.idempotency(digest);
+        let now = self.inner.clock.now();
         self.check_leading()?;
         Ok(row.filter(|row| now < row.expires_at))
     }
@@ -294,13 +310,17 @@ impl Shard {
             command,
             reply,
             size,
+            until: self.until,
         };
-        self.0.queue.push(work).map_err(|err| self.or_fenced(err))
+        self.inner
+            .queue
+            .push(work)
+            .map_err(|err| self.or_fenced(err))
     }
 
     /// Why a shard is closed matters to who looks for its leader.
     fn or_fenced(&self, err: Error) -> Error {
-        if err == Error::Closed && !self.0.claim.holds() {
+        if err == Error::Closed && !self.inner.claim.holds() {
             Error::Fenced
         } else {
             err
@@ -313,24 +333,25 @@ impl Shard {
         consumer: &ConsumerName,
         outbox_id: OutboxId,
     ) -> Result<bool, Error> {
-        let until = self.0.index.inbox(consumer, outbox_id);
-        let now = self.0.clock.now();
+        let until = self.inner.index.inbox(consumer, outbox_id);
+        let now = self.inner.clock.now();
         self.check_leading()?;
         Ok(until.is_some_and(|until| now < until))
     }
 
     /// Whether a consumer of that name gets ends.
-    #[must_use]
-    pub fn is_subscribed(&self, consumer: &ConsumerName) -> bool {
-        self.0.index.is_subscribed(consumer)
+    pub fn is_subscribed(&self, consumer: &ConsumerName) -> Result<bool, Error> {
+        let subscribed = self.inner.index.is_subscribed(consumer);
+        self.check_leading()?;
+        Ok(subscribed)
     }
 
     /// How long until a consumer's next message is due, by the shard's time: a hint for when to
     /// queue a deliver. `None` without a message.
     #[must_use]
     pub fn next_message_in(&self, consumer: &ConsumerName) -> Option<Duration> {
-        let due = self.0.index.next_message(consumer)?;
-        Some(due.since(self.0.clock.now()))
+        let due = self.inner.index.next_message(consumer)?;
+        Some(due.since(self.inner.clock.now()))
     }
 
     /// A consumer's dead letters after `after`, by outbox id, at most `limit`; `None` without a
@@ -341,8 +362,8 @@ impl Shard {
         after: Option<OutboxId>,
         limit: usize,
     ) -> Result<Option<Vec<DeadLetter>>, Error> {
-        let now = self.0.clock.now();
-        let letters = self.0.index.dead_letters(consumer, after, limit, now);
+        let now = self.inner.clock.now();
+        let letters = self.inner.index.dead_letters(consumer, after, limit, now);
         self.check_leading()?;
         Ok(letters)
     }
@@ -350,43 +371,43 @@ impl Shard {
     /// The sealing generations that honoured keys need, ascending. Walks all keys.
     #[must_use]
     pub fn generations(&self) -> Vec<u32> {
-        self.0.index.generations(self.0.clock.now())
+        self.inner.index.generations(self.inner.clock.now())
     }
 
     /// Takes a wall clock that has leapt ahead as right, at the next look at it.
     pub fn confirm_clock(&self) {
-        self.0.leap_confirmed.store(true, Ordering::Release);
+        self.inner.leap_confirmed.store(true, Ordering::Release);
     }
 
     /// Takes no more commands; those that wait are still committed and answered, then the thread
     /// ends.
     pub fn close(&self) {
-        self.0.queue.close();
+        self.inner.queue.close();
     }
 
     /// The fencing token under which this shard leads.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.0.claim.epoch()
+        self.inner.claim.epoch()
     }
 
     /// How often the shard's thread went round: a number that stands still for long means that it
     /// hangs, in a sync say. Idle it goes round every 50 ms.
     #[must_use]
     pub fn rounds(&self) -> u64 {
-        self.0.rounds.load(Ordering::Relaxed)
+        self.inner.rounds.load(Ordering::Relaxed)
     }
 
     /// Tells who waits to take over that this leader has closed its log. Only after
     /// [`ShardThread::join`].
     pub fn resign(&self) {
-        self.0.claim.resign();
+        self.inner.claim.resign();
     }
 
     /// The last applied record.
     #[must_use]
     pub fn applied(&self) -> Sequence {
-        Sequence(self.0.applied.load(Ordering::Acquire))
+        Sequence(self.inner.applied.load(Ordering::Acquire))
     }
 
     /// What the shard is doing. The numbers are not read at one instant.
@@ -396,31 +417,31 @@ impl Shard {
             epoch: self.epoch(),
             applied: self.applied(),
             now: self.now(),
-            counts: self.0.index.counts(),
-            next_end: self.0.index.next_due(),
-            commits: self.0.commits.load(Ordering::Relaxed),
-            syncs: self.0.syncs.load(Ordering::Relaxed),
-            fenced: self.0.fenced.load(Ordering::Relaxed),
-            batches: self.0.batches.snapshot(),
-            outcomes: self.0.outcomes.snapshot(),
-            queued: self.0.queue.len(),
-            trouble: self.0.trouble(),
-            stopped_by: self.0.stopped_by.lock().clone(),
+            counts: self.inner.index.counts(),
+            next_end: self.inner.index.next_due(),
+            commits: self.inner.commits.load(Ordering::Relaxed),
+            syncs: self.inner.syncs.load(Ordering::Relaxed),
+            fenced: self.inner.fenced.load(Ordering::Relaxed),
+            batches: self.inner.batches.snapshot(),
+            outcomes: self.inner.outcomes.snapshot(),
+            queued: self.inner.queue.len(),
+            trouble: self.inner.trouble(),
+            stopped_by: self.inner.stopped_by.lock().clone(),
         }
     }
 
     /// A hash of all rows; see [`Index::fingerprint`].
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        self.0.index.fingerprint()
+        self.inner.index.fingerprint()
     }
 
     /// Whether what was read before the call may be answered (f04): nobody else led until then, and
     /// the log has not failed.
     fn check_leading(&self) -> Result<(), Error> {
-        if !self.0.claim.holds() {
+        if !self.inner.claim.holds() {
             Err(Error::Fenced)
-        } else if self.0.stopped_by.lock().is_some() {
+        } else if self.inner.stopped_by.lock().is_some() {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -453,7 +474,8 @@ fn serve<D: Disk>(
     queue: &Queue,
     work: &mut VecDeque<Work>,
 ) -> Result<(), ostraca_wal::Error> {
-    let mut marked = core.last_sequence();
+    // The opening's own record of the clock is to be proven as any other.
+    let mut marked = Sequence(0);
     loop {
         let timeout = match () {
             () if !work.is_empty() || core.has_due_ends() => Duration::ZERO,

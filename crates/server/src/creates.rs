@@ -1,6 +1,7 @@
 //! Begin and commit: translate, call the engine, translate back.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ostraca_engine::{Answer, Create, IdempotencyRow, Outcome};
 use ostraca_proto::v1;
@@ -115,16 +116,17 @@ impl Host {
     }
 
     /// Checks a commit and queues it. `reply` is called once with its answer, unless this answers
-    /// with a refusal.
+    /// with a refusal. `left` is how long whoever asks still waits.
     pub(crate) fn commit(
         &self,
         request: &v1::CommitCreateRequest,
+        left: Option<Duration>,
         reply: impl FnOnce(PendingCommit, Result<Answer, ostraca_engine::Error>) + Send + 'static,
     ) -> Result<(), Refusal> {
         let key = parse_key(&request.idempotency_key)?;
         let digest = parse_digest(&request.request_digest)?;
         let key_digest = key.digest();
-        let shard = self.shard_for(key_digest.slot())?;
+        let shard = self.shard_for(key_digest.slot())?.within(left);
         let request_hash = seal::request_hash(&key, &digest);
         let ticket = Ticket::verify(&request.ticket, &self.secrets.ticket, self.data.cluster())
             .filter(|ticket| ticket.key_digest == key_digest && ticket.request_hash == request_hash)
@@ -243,7 +245,7 @@ fn answer(
 
 /// The options of a commit, checked.
 struct Options {
-    lifetime: std::time::Duration,
+    lifetime: Duration,
     syntax: Option<Syntax>,
     title: Option<Title>,
     body_size: u32,

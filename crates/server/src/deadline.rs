@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::codegen::http::{HeaderMap, Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
@@ -55,26 +56,42 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Q>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let asked = timeout(request.headers());
         if asked == Some(Duration::ZERO) {
             // Nobody waits for it: not worked on.
             return Box::pin(async { Ok(exceeded()) });
         }
         let is_stream = is_stream(request.uri().path());
-        let answer = self.inner.call(request);
         if is_stream {
-            return Box::pin(answer);
+            return Box::pin(self.inner.call(request));
         }
         let deadline = asked.map_or(DEADLINE_MAX, |asked| {
             asked.saturating_sub(AHEAD.min(asked / 2)).min(DEADLINE_MAX)
         });
+        let ends = Instant::now() + deadline;
+        request.extensions_mut().insert(AnsweredBy(ends));
+        let answer = self.inner.call(request);
         Box::pin(async move {
-            tokio::time::timeout(deadline, answer)
+            tokio::time::timeout_at(ends, answer)
                 .await
                 .unwrap_or_else(|_| Ok(exceeded()))
         })
     }
+}
+
+/// When a unary call is answered at the latest.
+#[derive(Clone, Copy)]
+struct AnsweredBy(Instant);
+
+/// When the caller of a unary call stops waiting. A stream's calls have no deadline of their own.
+pub(crate) fn of<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    request.extensions().get().map(|AnsweredBy(ends)| *ends)
+}
+
+/// The same, of a call, as how long that is from now.
+pub(crate) fn left(ends: Option<Instant>) -> Option<Duration> {
+    ends.map(|ends| ends.saturating_duration_since(Instant::now()))
 }
 
 fn exceeded<B: Default>() -> Response<B> {

@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status};
 use v1::inbox_service_server::InboxService;
 use v1::outbox_service_server::OutboxService;
 
+use crate::deadline;
 use crate::host::{Host, Phase};
 use crate::refusal::Refusal;
 use crate::services::decided;
@@ -130,6 +131,8 @@ struct Want {
     consumer: ConsumerName,
     max: u32,
     visibility: Duration,
+    /// When whoever asks stops waiting.
+    ends: Option<Instant>,
 }
 
 impl Host {
@@ -139,14 +142,14 @@ impl Host {
         u64::from_le_bytes(bytes)
     }
 
-    /// Messages that are due, waiting for the first until `deadline`; none if nothing came.
-    async fn receive(&self, want: &Want, deadline: Instant) -> Result<Vec<v1::Message>, Refusal> {
+    /// Messages that are due, waiting for the first until `wait_ends`; none if nothing came.
+    async fn receive(&self, want: &Want, wait_ends: Instant) -> Result<Vec<v1::Message>, Refusal> {
         let mut deliverable = self.deliverable.subscribe();
         let mut phase = self.phase();
         loop {
             deliverable.mark_unchanged();
             let shard = self.serving()?;
-            if !shard.is_subscribed(&want.consumer) {
+            if !shard.is_subscribed(&want.consumer)? {
                 return Err(unknown_consumer(&want.consumer));
             }
             // A hint: an append that finds nothing is of no use to anyone.
@@ -158,6 +161,7 @@ impl Host {
                     visibility: want.visibility,
                     jitter: self.jitter(),
                 };
+                let shard = shard.within(deadline::left(want.ends));
                 let answer = propose(&shard, Command::Deliver(deliver)).await?;
                 match answer.outcome {
                     Outcome::Delivered(deliveries) if !deliveries.is_empty() => {
@@ -169,26 +173,32 @@ impl Host {
                 }
             }
             let wait = due_in.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL);
-            let look_at = (Instant::now() + wait.max(Duration::from_millis(1))).min(deadline);
+            let look_at = (Instant::now() + wait.max(Duration::from_millis(1))).min(wait_ends);
             tokio::select! {
                 _ = deliverable.changed() => {}
                 _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
                 () = tokio::time::sleep_until(look_at) => {}
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= wait_ends {
                 return Ok(Vec::new());
             }
         }
     }
 
-    async fn settle(&self, slot: Slot, command: Command) -> Result<Vec<Settled>, Refusal> {
+    async fn settle(
+        &self,
+        slot: Slot,
+        command: Command,
+        left: Option<Duration>,
+    ) -> Result<Vec<Settled>, Refusal> {
         let consumer = match &command {
             Command::Ack(Ack { consumer, .. })
             | Command::Nack(Nack { consumer, .. })
             | Command::Extend(Extend { consumer, .. }) => consumer.clone(),
             _ => unreachable!("nothing else settles an attempt"),
         };
-        match propose(&self.shard_for(slot)?, command).await?.outcome {
+        let shard = self.shard_for(slot)?.within(left);
+        match propose(&shard, command).await?.outcome {
             Outcome::Settled(settled) => Ok(settled),
             Outcome::UnknownConsumer => Err(unknown_consumer(&consumer)),
             _ => unreachable!("settling has no such outcome"),
@@ -205,9 +215,10 @@ impl OutboxService for OutboxServices {
         request: Request<v1::RegisterConsumerRequest>,
     ) -> Result<Response<v1::RegisterConsumerResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let consumer = parse_consumer(&request.get_ref().consumer)?;
-            let shard = self.0.serving()?;
-            if !shard.is_subscribed(&consumer) {
+            let shard = self.0.serving()?.within(left);
+            if !shard.is_subscribed(&consumer)? {
                 match propose(&shard, Command::Register(consumer)).await?.outcome {
                     Outcome::Registered => {}
                     Outcome::TooManyConsumers => {
@@ -228,11 +239,13 @@ impl OutboxService for OutboxServices {
         request: Request<v1::ReceiveRequest>,
     ) -> Result<Response<v1::ReceiveResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let ends = deadline::of(&request);
             let request = request.into_inner();
             let want = Want {
                 consumer: parse_consumer(&request.consumer)?,
                 max: max_messages(request.max_messages),
                 visibility: visibility(request.visibility_ms)?,
+                ends,
             };
             let wait = Duration::from_millis(request.wait_ms.into()).min(WAIT_MAX);
             let messages = self.0.receive(&want, Instant::now() + wait).await?;
@@ -253,8 +266,10 @@ impl OutboxService for OutboxServices {
             consumer: parse_consumer(&request.consumer)?,
             max: max_messages(request.max_messages),
             visibility: visibility(request.visibility_ms)?,
+            ends: None,
         };
-        if !self.0.serving()?.is_subscribed(&want.consumer) {
+        let subscribed = self.0.serving()?.is_subscribed(&want.consumer);
+        if !subscribed.map_err(|err| self.0.complete(err.into()))? {
             return Err(unknown_consumer(&want.consumer).into());
         }
         let (sender, receiver) = mpsc::channel(usize::try_from(want.max).unwrap_or(1));
@@ -267,6 +282,7 @@ impl OutboxService for OutboxServices {
         request: Request<v1::AckRequest>,
     ) -> Result<Response<v1::AckResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.into_inner();
             let consumer = parse_consumer(&request.consumer)?;
             let attempts = request.handles.iter().map(|bytes| parse_handle(bytes));
@@ -280,7 +296,7 @@ impl OutboxService for OutboxServices {
             let slot = first.outbox_id.slot();
             let settled = self
                 .0
-                .settle(slot, Command::Ack(Ack { consumer, attempts }))
+                .settle(slot, Command::Ack(Ack { consumer, attempts }), left)
                 .await?;
             let results = settled.into_iter().map(|one| result(one).into()).collect();
             Ok(Response::new(v1::AckResponse { results }))
@@ -294,6 +310,7 @@ impl OutboxService for OutboxServices {
         request: Request<v1::NackRequest>,
     ) -> Result<Response<v1::NackResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.into_inner();
             let attempt = parse_handle(&request.handle)?;
             let delay = match Duration::from_millis(request.delay_ms.into()) {
@@ -312,7 +329,7 @@ impl OutboxService for OutboxServices {
             };
             let settled = self
                 .0
-                .settle(attempt.outbox_id.slot(), Command::Nack(nack))
+                .settle(attempt.outbox_id.slot(), Command::Nack(nack), left)
                 .await?;
             let result = settled
                 .first()
@@ -330,6 +347,7 @@ impl OutboxService for OutboxServices {
         request: Request<v1::ExtendRequest>,
     ) -> Result<Response<v1::ExtendResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.into_inner();
             let attempt = parse_handle(&request.handle)?;
             let extend = Extend {
@@ -339,7 +357,7 @@ impl OutboxService for OutboxServices {
             };
             let settled = self
                 .0
-                .settle(attempt.outbox_id.slot(), Command::Extend(extend))
+                .settle(attempt.outbox_id.slot(), Command::Extend(extend), left)
                 .await?;
             let result = settled
                 .first()
@@ -399,10 +417,11 @@ impl OutboxService for OutboxServices {
         request: Request<v1::ReplayDeadLetterRequest>,
     ) -> Result<Response<v1::ReplayDeadLetterResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.into_inner();
             let consumer = parse_consumer(&request.consumer)?;
             let outbox_id = parse_outbox_id(&request.outbox_id)?;
-            let shard = self.0.shard_for(outbox_id.slot())?;
+            let shard = self.0.shard_for(outbox_id.slot())?.within(left);
             let replay = Replay {
                 consumer: consumer.clone(),
                 outbox_id,
@@ -486,9 +505,10 @@ impl InboxService for InboxServices {
         request: Request<v1::RecordInboxRequest>,
     ) -> Result<Response<v1::RecordInboxResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.into_inner();
             let outbox_id = parse_outbox_id(&request.outbox_id)?;
-            let shard = self.0.shard_for(outbox_id.slot())?;
+            let shard = self.0.shard_for(outbox_id.slot())?.within(left);
             let inbox = Inbox {
                 consumer: parse_consumer(&request.consumer)?,
                 outbox_id,

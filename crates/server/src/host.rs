@@ -145,7 +145,9 @@ impl Host {
             .with("shard", owner.to_string())
             .with("routingVersion", self.data.version().to_string());
             if let Some(leader) = self.leader(owner) {
-                refusal = refusal.with("address", leader.address);
+                refusal = refusal
+                    .with("address", leader.address)
+                    .with("epoch", leader.epoch.to_string());
             }
             return Err(refusal);
         }
@@ -197,6 +199,11 @@ impl Host {
         if refusal.reason() == Reason::NotLeader && !refusal.has("shard") {
             return self.not_leader("another process leads this shard now");
         }
+        // It was let in, and came to the log when that was closed: nothing was done, and another
+        // process will.
+        if refusal.reason() == Reason::NotReady && self.is_led_elsewhere() {
+            return self.not_leader("the shard is handed over");
+        }
         match self.opened() {
             Some(shard) if !refusal.has("shard") => refusal
                 .with("shard", self.id.to_string())
@@ -204,6 +211,10 @@ impl Host {
                 .with("sequence", shard.applied().to_string()),
             _ => refusal,
         }
+    }
+
+    fn is_led_elsewhere(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Standby | Phase::HandedOver)
     }
 
     /// Who leads a shard, as far as is known: by its own word, or else the supervisor's.

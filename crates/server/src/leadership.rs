@@ -14,6 +14,7 @@ use ostraca_io::{Page, process};
 use tokio::time::Instant;
 
 use crate::host::Host;
+use crate::seats::{self, Place};
 use crate::serve::ServeError;
 
 /// How often a standby looks.
@@ -23,6 +24,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const SILENT_MIN: Duration = Duration::from_millis(250);
 /// How long a leader that was killed may take to be gone: it may hang in a sync.
 const KILLED_MAX: Duration = Duration::from_millis(500);
+/// How often a standby looks whether its shard's standbys are known. Of several only one is, and that
+/// one may lead by now, or be gone.
+const SEAT_INTERVAL: Duration = Duration::from_millis(100);
+/// A standby that was handed the shard leads by then, or something is wrong with it.
+const SUCCESSOR_MAX: Duration = Duration::from_secs(4);
 
 /// How a shard process comes to lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,17 +70,19 @@ impl Lead {
         page: &Arc<dyn Page>,
     ) -> Result<Option<Lock>, ServeError> {
         let path = dir.join("lock");
-        match (self, acquire(&path)?) {
-            (Self::IfFree | Self::TakeOver, Ok(lock)) => Ok(Some(lock)),
-            (Self::IfFree, Err(pid)) => Err(ServeError::Held(pid)),
-            (Self::TakeOver, Err(pid)) => {
+        let takes_over = match self {
+            // It does not touch the lock before it needs it: others look at who has it.
+            Self::WhenNeeded(standby) => return standby.watch(host, &path, page).await,
+            Self::IfFree => false,
+            Self::TakeOver => true,
+        };
+        match acquire(&path)? {
+            Ok(lock) => Ok(Some(lock)),
+            Err(pid) if takes_over => {
                 tracing::warn!(event = "taking_over", shard = %host.id, pid);
                 Ok(None)
             }
-            (Self::WhenNeeded(standby), held) => {
-                drop(held);
-                standby.watch(host, &path, page).await
-            }
+            Err(pid) => Err(ServeError::Held(pid)),
         }
     }
 }
@@ -88,12 +96,21 @@ impl Standby {
     ) -> Result<Option<Lock>, ServeError> {
         let mut last = Heartbeat::of(&**page);
         let mut since = Instant::now();
+        // Who has the lock, since the last beat.
+        let mut holder = None;
+        let mut looked_for_seat = Instant::now();
         let mut look = tokio::time::interval(LOOK_INTERVAL);
         loop {
             look.tick().await;
+            if looked_for_seat.elapsed() >= SEAT_INTERVAL {
+                looked_for_seat = Instant::now();
+                if !host.has_standby() {
+                    host.take_seat(Place::Standby, 0);
+                }
+            }
             let now = Heartbeat::of(&**page);
             if now != last {
-                (last, since) = (now, Instant::now());
+                (last, since, holder) = (now, Instant::now(), None);
                 if now.is_of_leader() && !now.resigned() {
                     host.beats_seen.send_modify(|seen| *seen += 1);
                 }
@@ -110,36 +127,84 @@ impl Standby {
                     tracing::info!(event = "leader_gone", shard = %host.id, silent_ms = millis(silent));
                     return Ok(Some(lock));
                 }
-                Err(_) if silent < self.lease => {}
+                // Another standby has just got it, and is about to lead: it is not the one that hangs.
+                Err(pid) if holder.is_some_and(|holder| holder != pid) => {
+                    (since, holder) = (Instant::now(), Some(pid));
+                }
+                Err(pid) if silent < self.lease || holder.is_none() => holder = Some(pid),
                 Err(pid) => {
                     tracing::warn!(event = "leader_hangs", shard = %host.id, pid, silent_ms = millis(silent));
-                    return self.replace(path, pid).await;
+                    match self
+                        .replace(path, pid, || Heartbeat::of(&**page) == last)
+                        .await?
+                    {
+                        Replaced::ByThis(lock) => return Ok(lock),
+                        Replaced::ByAnother => (since, holder) = (Instant::now(), None),
+                    }
                 }
             }
         }
     }
 
-    /// The holder of the lock hangs.
-    async fn replace(self, path: &Path, pid: Option<u32>) -> Result<Option<Lock>, ServeError> {
-        if let Some(pid) = pid.filter(|_| self.kill) {
+    /// The holder of the lock hangs. `silent` says whether nobody else has come to lead meanwhile.
+    async fn replace(
+        self,
+        path: &Path,
+        pid: Option<u32>,
+        silent: impl Fn() -> bool,
+    ) -> Result<Replaced, ServeError> {
+        if let Some(killed) = pid.filter(|_| self.kill) {
             // It holds the lock, so the pid in it is its own and not another's.
-            match process::kill(pid) {
+            match process::kill(killed) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
                     tracing::warn!(event = "leader_not_killed", pid, %err);
                 }
                 _ => {
                     let until = Instant::now() + KILLED_MAX;
                     while Instant::now() < until {
-                        if let Ok(lock) = acquire(path)? {
-                            return Ok(Some(lock));
+                        match acquire(path)? {
+                            Ok(lock) => return Ok(Replaced::ByThis(Some(lock))),
+                            // Another standby was faster: it must not lose the lead at once.
+                            Err(holder) if holder != pid || !silent() => {
+                                return Ok(Replaced::ByAnother);
+                            }
+                            Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
                         }
-                        tokio::time::sleep(LOOK_INTERVAL).await;
                     }
                 }
             }
         }
         // The fence is what ends its leadership.
-        Ok(None)
+        Ok(Replaced::ByThis(None))
+    }
+}
+
+/// Who leads after one that hung.
+enum Replaced {
+    /// With the lock, if that one let go of it.
+    ByThis(Option<Lock>),
+    ByAnother,
+}
+
+impl Host {
+    /// Waits until whoever was handed the shard leads it; `false` if nobody comes. This process led
+    /// under `epoch`.
+    pub(crate) async fn is_succeeded(&self, epoch: u64) -> bool {
+        let run_dir = self.data.run_dir();
+        let leads =
+            || seats::read(&run_dir, self.id, Place::Leader).is_some_and(|seat| seat.epoch > epoch);
+        let until = Instant::now() + SUCCESSOR_MAX;
+        while Instant::now() < until {
+            if leads() {
+                return true;
+            }
+            if !self.has_standby() {
+                // It leaves one seat after it took the other.
+                return leads();
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        false
     }
 }
 

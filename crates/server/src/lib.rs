@@ -28,3 +28,10 @@ pub use data_dir::DataDir;
 pub use leadership::{Lead, Standby};
 pub use secrets::{Error as SecretError, Secrets};
 pub use serve::{ServeError, ShardOptions, Told, serve_shard};
+
+/// The compiled descriptors of what a shard serves: the API, and health. Each is a
+/// `google.protobuf.FileDescriptorSet`.
+pub const DESCRIPTOR_SETS: [&[u8]; 2] = [
+    ostraca_proto::DESCRIPTOR_SET,
+    tonic_health::pb::FILE_DESCRIPTOR_SET,
+];

@@ -8,9 +8,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ostraca_io::files;
+use ostraca_io::{files, process};
 use ostraca_types::ShardId;
 use serde::{Deserialize, Serialize};
+
+use crate::host::Host;
 
 /// Which seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,27 @@ pub(crate) fn leave(run_dir: &Path, shard: ShardId, place: Place, pid: u32) {
     if read(run_dir, shard, place).is_some_and(|seat| seat.pid == pid) {
         // Stale at worst.
         drop(files::remove(&path(run_dir, shard, place)));
+    }
+}
+
+impl Host {
+    /// Says that this process has the seat; `epoch` is that of its leadership.
+    pub(crate) fn take_seat(&self, place: Place, epoch: u64) {
+        let seat = Seat {
+            pid: std::process::id(),
+            grpc: self.address.to_string(),
+            epoch,
+        };
+        if let Err(err) = take(&self.data.run_dir(), self.id, place, &seat) {
+            // Clients find the way all the same, by asking around.
+            tracing::warn!(event = "seat_not_taken", shard = %self.id, %err);
+        }
+    }
+
+    /// Whether a process waits to take over; a leader is none.
+    pub(crate) fn has_standby(&self) -> bool {
+        let seat = read(&self.data.run_dir(), self.id, Place::Standby);
+        seat.is_some_and(|seat| process::is_alive(seat.pid))
     }
 }
 

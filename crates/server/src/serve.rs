@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ostraca_engine::{EPOCH_PAGE, OpenError, Shard, ShardThread, StoreError, StoreMeta};
 use ostraca_io::files::Lock;
-use ostraca_io::{Clock, Entropy, Page, Storage, process};
+use ostraca_io::{Clock, Entropy, Page, Storage};
 use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
 use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
 use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
@@ -25,7 +25,7 @@ use crate::delivery::{InboxServices, OutboxServices};
 use crate::hold::HoldLayer;
 use crate::host::{Host, Phase};
 use crate::leadership::{self, Lead};
-use crate::seats::{self, Place, Seat};
+use crate::seats::{self, Place};
 use crate::secrets::Secrets;
 use crate::services::{Cluster, Services};
 use crate::{DataDir, SecretError, sealing};
@@ -43,7 +43,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// a silent connection would hold it for ever.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
-/// How long a process that handed over tells its clients where to go, before it hangs up.
+/// How long a process that handed over tells its clients where to go, once its successor leads,
+/// before it hangs up.
 const HAND_OVER_GRACE: Duration = Duration::from_millis(500);
 /// How often a leader's health is looked at.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -272,6 +273,8 @@ pub async fn serve_shard<S: Storage>(
         health.set(ServingStatus::NotServing).await;
         let fenced = led.shard.status().fenced;
         host.fenced.fetch_add(fenced, Ordering::Relaxed);
+        // One that was overtaken because it hung does so no more.
+        host.hangs.store(false, Ordering::Relaxed);
         match ended {
             Err(err) if stands_by && err.kind() == ErrorKind::NotLeader => {
                 tracing::warn!(event = "fenced", shard = %host.id, %err);
@@ -303,25 +306,9 @@ struct Terms<'a, S> {
 }
 
 impl<S: Storage> Terms<'_, S> {
-    fn seat(&self, epoch: u64) -> Seat {
-        Seat {
-            pid: std::process::id(),
-            grpc: self.host.address.to_string(),
-            epoch,
-        }
-    }
-
-    fn take_seat(&self, place: Place, epoch: u64) {
-        let run_dir = self.host.data.run_dir();
-        if let Err(err) = seats::take(&run_dir, self.host.id, place, &self.seat(epoch)) {
-            // Clients find the way all the same, by asking around.
-            tracing::warn!(event = "seat_not_taken", shard = %self.host.id, %err);
-        }
-    }
-
     fn stand_by(&self) {
         self.host.stand_by();
-        self.take_seat(Place::Standby, 0);
+        self.host.take_seat(Place::Standby, 0);
     }
 
     /// Both seats, when the process ends.
@@ -330,13 +317,6 @@ impl<S: Storage> Terms<'_, S> {
         for place in [Place::Leader, Place::Standby] {
             seats::leave(&run_dir, self.host.id, place, std::process::id());
         }
-    }
-
-    /// Whether somebody waits to take over.
-    fn has_standby(&self) -> bool {
-        let run_dir = self.host.data.run_dir();
-        let seat = seats::read(&run_dir, self.host.id, Place::Standby);
-        seat.is_some_and(|seat| seat.pid != std::process::id() && process::is_alive(seat.pid))
     }
 
     /// Waits until this process is to lead, and opens the shard.
@@ -378,7 +358,7 @@ impl<S: Storage> Terms<'_, S> {
     ) -> Result<(), ServeError> {
         let host = self.host;
         host.serve(led.shard.clone());
-        self.take_seat(Place::Leader, led.shard.epoch().0);
+        host.take_seat(Place::Leader, led.shard.epoch().0);
         seats::leave(
             &host.data.run_dir(),
             host.id,
@@ -406,7 +386,7 @@ impl<S: Storage> Terms<'_, S> {
         // Off the routes first, then no new calls, then the log.
         self.health.set(ServingStatus::NotServing).await;
         drop(led.tending);
-        let ended = if self.has_standby() {
+        let ended = if host.has_standby() {
             // Calls are sent there from now on, and wait there until it leads.
             host.enter(Phase::HandedOver);
             led.shard.close();
@@ -414,7 +394,11 @@ impl<S: Storage> Terms<'_, S> {
             led.shard.resign();
             drop(led.lock);
             tracing::info!(event = "handed_over", shard = %host.id, epoch = %led.shard.epoch());
-            tokio::time::sleep(HAND_OVER_GRACE).await;
+            // Only then clients that ask where to go are told. Where nobody comes, as when all of a
+            // shard's processes are stopped at once, there is nothing to wait for.
+            if host.is_succeeded(led.shard.epoch().0).await {
+                tokio::time::sleep(HAND_OVER_GRACE).await;
+            }
             stop_server(host, drain, DRAIN_MAX, server).await;
             ended
         } else {

@@ -15,6 +15,7 @@ use v1::paste_service_server::PasteService;
 use v1::stream_creates_request::Call;
 use v1::stream_creates_response::Answer as StreamAnswer;
 
+use crate::deadline;
 use crate::host::{Host, Phase};
 use crate::refusal::Refusal;
 
@@ -54,7 +55,8 @@ impl PasteService for Services {
     ) -> Result<Response<v1::CommitCreateResponse>, Status> {
         let answer: Result<_, Refusal> = async {
             let (sender, receiver) = oneshot::channel();
-            self.0.commit(request.get_ref(), |pending, answer| {
+            let left = deadline::left(deadline::of(&request));
+            self.0.commit(request.get_ref(), left, |pending, answer| {
                 // Whoever asked may have gone; the commit stands.
                 let _ = sender.send((pending, answer));
             })?;
@@ -122,9 +124,10 @@ impl PasteService for Services {
         request: Request<v1::DeletePasteRequest>,
     ) -> Result<Response<v1::DeletePasteResponse>, Status> {
         let answer: Result<_, Refusal> = async {
+            let left = deadline::left(deadline::of(&request));
             let request = request.get_ref();
             let id = PasteId::parse(&request.paste_id).map_err(|_| not_found())?;
-            let shard = self.0.shard_for(id.slot())?;
+            let shard = self.0.shard_for(id.slot())?.within(left);
             let Answer {
                 outcome,
                 epoch,
@@ -186,8 +189,14 @@ async fn answer_stream(
             call = calls.message() => call,
         };
         // A broken stream takes its unanswered calls with it; the commits among them stand.
-        let Ok(Some(v1::StreamCreatesRequest { tag, call })) = call else {
-            return;
+        let v1::StreamCreatesRequest { tag, call } = match call {
+            Ok(Some(call)) => call,
+            Ok(None) => return,
+            // Without a word it would look as if the server had closed it in order.
+            Err(broken) => {
+                place.send(Err(broken));
+                return;
+            }
         };
         let respond = move |answer| {
             Ok(v1::StreamCreatesResponse {
@@ -206,7 +215,7 @@ async fn answer_stream(
             Some(Call::Commit(commit)) => {
                 let reply_host = Arc::clone(&host);
                 let runtime = tokio::runtime::Handle::current();
-                let queued = host.commit(&commit, move |pending, decided| {
+                let queued = host.commit(&commit, None, move |pending, decided| {
                     let replayed = matches!(&decided, Ok(answer) if matches!(answer.outcome, Outcome::Replayed(_)));
                     let finish = move || {
                         let answer = match reply_host.committed(&pending, decided) {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use ostraca_io::{Entropy as _, ManualClock, Page, SeededEntropy, SimDisk, Unsynced};
-use ostraca_types::{RequestHash, ShardId, StoreId};
+use ostraca_types::{ErrorKind, RequestHash, ShardId, StoreId};
 
 use super::*;
 use crate::command::tests::sample;
@@ -90,6 +90,7 @@ fn work(command: Command, answers: &Answers) -> Work {
         command,
         reply,
         size: 1,
+        until: None,
     }
 }
 
@@ -462,6 +463,42 @@ fn l01_a_shard_that_cannot_keep_up_refuses_at_once() {
             "{waiting} wait"
         );
     }
+}
+
+/// A command whose caller gave up while it waited leaves nothing; one that was taken into a batch
+/// in time is decided like any other.
+#[test]
+fn l01_what_nobody_waits_for_any_more_is_not_worked_on() {
+    let clock = ManualClock::new(START);
+    let mut core = open_core(&SimDisk::new(1), &clock).expect("new");
+    let answers = Answers::default();
+    let now = clock.boot().elapsed;
+    let in_time = now + Duration::from_millis(2);
+    let mut queued: VecDeque<_> = (0..4)
+        .map(|n| Work {
+            until: (n % 2 == 1).then_some(in_time),
+            ..work(another(n, START, IDLE_MARK * 100_000), &answers)
+        })
+        .collect();
+    let commits = |core: &Core<SimDisk>| core.inner().commits.load(Ordering::Relaxed);
+    let late = queued.split_off(2);
+    clock.advance(Duration::from_millis(1));
+    core.commit(&mut queued).expect("a good disk");
+    assert_eq!(commits(&core), 2, "there was a millisecond left");
+
+    let mut queued = late;
+    clock.advance(Duration::from_millis(1));
+    core.commit(&mut queued).expect("a good disk");
+    assert_eq!(commits(&core), 3);
+    let mut answers = answers.lock().drain(..).collect::<Vec<_>>();
+    assert_eq!(answers.len(), 4, "each is answered");
+    answers.retain(|(_, answer)| answer.is_err());
+    let [(Command::Create(refused), Err(err))] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((*err, err.kind()), (Error::Late, ErrorKind::Busy));
+    let row = core.inner().index.idempotency(&refused.key_digest);
+    assert!(row.is_none(), "the key is free");
 }
 
 #[test]

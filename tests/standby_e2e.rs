@@ -1,0 +1,286 @@
+//! Standbys: who leads when the leader is gone, hangs, or wakes again, as real processes.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test has deadlines of its own, and says what it measured"
+)]
+
+#[allow(dead_code, reason = "shared with fence_e2e")]
+mod fence;
+mod standby;
+
+use std::time::{Duration, Instant};
+
+use fence::{FENCED, Node, RUNTIME, Save, assert_unknown};
+use ostraca_client::CreateAnswer;
+use ostraca_tests::faults::Script;
+use ostraca_tests::poll;
+use ostraca_tests::shards::Data;
+use ostraca_types::Reason;
+use standby::{
+    LEASE, Load, SHORT, SHORT_LEASE, assert_made_once, caller, channel, data, leads, pair, routing,
+    stand_by, takes_over, until_made,
+};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+/// A SIGKILL while clients create: the lock is free, so nobody waits for the lease.
+#[test]
+fn f03_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    let data = data();
+    let (mut first, mut second) = pair(&data, &[]);
+    let load = Load::start(3, &[&first, &second]);
+    let killed = Instant::now();
+    first.process.kill();
+    let took = takes_over(&mut second, 1, killed, LEASE);
+    assert!(took < LEASE, "it waited for the lease: {took:?}");
+    load.wait_more(20);
+    let mut done = load.end();
+    // What was not answered is asked for again, by the same keys.
+    for save in done.unknown {
+        done.made.push((save.clone(), second.create(&save)));
+    }
+    assert_made_once(&second, &done.made);
+
+    let mut third = stand_by(&data, &[]);
+    third.begin_here(&Save::new()).assert_not_leading();
+    let killed = Instant::now();
+    second.process.kill();
+    takes_over(&mut third, 1, killed, LEASE);
+    assert_made_once(&third, &done.made);
+}
+
+/// It is killed before another one leads: who is dead answers nobody.
+#[test]
+fn f04_a_stopped_leader_is_killed_and_replaced() {
+    let data = data();
+    let (mut first, mut second) = pair(&data, &SHORT);
+    let save = Save::new();
+    let made = first.create(&save);
+    let stopped = Instant::now();
+    first.process.stop();
+    let took = takes_over(&mut second, 1, stopped, SHORT_LEASE);
+    assert!(took + Duration::from_millis(60) >= SHORT_LEASE, "{took:?}");
+    assert_eq!(first.process.exit(), None, "it was killed");
+    assert_made_once(&second, &[(save, made)]);
+}
+
+/// The same of one whose process runs, and whose log hangs in a sync.
+#[test]
+fn f04_a_leader_stuck_in_a_sync_is_killed_and_replaced() {
+    let data = data();
+    let (mut first, mut second) = pair(&data, &SHORT);
+    let (save, old) = (Save::new(), Save::new());
+    let made = first.create(&old);
+    let hung = Instant::now();
+    let waiting = first.hold_create(&save, "log.before-sync create");
+    first.process.go_on();
+    takes_over(&mut second, 1, hung, SHORT_LEASE);
+    assert_eq!(first.process.exit(), None, "it was killed");
+    // The connection broke, and so nobody knows; the key does.
+    assert!(waiting.wait().is_err());
+    let other = second.create(&save);
+    assert_made_once(&second, &[(old, made), (save, other)]);
+}
+
+/// A leader that must not be killed wakes when another one leads: `runs` says whether only its log's
+/// thread was held.
+fn woken(runs: bool) {
+    let arguments = ["--lease", "500", "--no-kill"];
+    let data = data();
+    let (mut first, mut second) = pair(&data, &arguments);
+    let both = caller(&[&first, &second]);
+    let old_save = Save::new();
+    let old = first.create(&old_save);
+    let point = "log.before-sync create";
+    let (save, hung) = (Save::new(), Instant::now());
+    let waiting = first.hold_create(&save, point);
+    if runs {
+        first.process.go_on();
+    }
+    takes_over(&mut second, 1, hung, SHORT_LEASE);
+    assert!(!waiting.is_answered());
+    second.delete(&old);
+    if !runs {
+        // What runs again is not what knows: its log's thread is held on.
+        first.process.go_on();
+    }
+    for refused in [
+        first.ask_here(old.paste_id),
+        first.begin_here(&old_save),
+        first.begin_here(&Save::new()),
+    ] {
+        assert_sent_to(&second, refused);
+    }
+    first.process.script.release(point);
+    assert_unknown(waiting.wait());
+    let _ = first.process.wait_standby(2);
+    assert_sent_to(&second, first.ask_here(old.paste_id));
+    assert!(!first.process.has_ended(), "it goes on");
+    let again = until_made(&both, &save);
+    assert!(again.replayed, "it was written before it was overtaken");
+
+    let killed = Instant::now();
+    second.process.kill();
+    takes_over(&mut first, 2, killed, SHORT_LEASE);
+    assert!(!first.has(old.paste_id), "its end is there");
+    let asked = first.create(&old_save);
+    assert_eq!(
+        asked.paste_id, old.paste_id,
+        "the answer outlives the paste"
+    );
+    assert_made_once(&first, &[(save, again)]);
+}
+
+/// Refused by who does not lead, with the way to who does.
+#[track_caller]
+fn assert_sent_to(leader: &Node, refused: fence::Heard) {
+    let details = refused.assert_refused(Reason::NotLeader);
+    let (epoch, _) = leader.status();
+    assert_eq!(details["address"], leader.address);
+    assert_eq!(details["epoch"], epoch.to_string());
+    assert_eq!(details["shard"], "0");
+    assert!(details.contains_key("routingVersion"), "{details:?}");
+}
+
+#[test]
+fn f04_a_woken_leader_answers_nothing_and_becomes_the_standby() {
+    woken(false);
+}
+
+#[test]
+fn f04_a_leader_that_left_a_hung_sync_answers_nothing_and_becomes_the_standby() {
+    woken(true);
+}
+
+/// Whoever leads, one does: two standbys find out which of them.
+#[test]
+fn f01_of_two_standbys_one_leads() {
+    let data = data();
+    let (first, second) = pair(&data, &[]);
+    let mut nodes = vec![first, second, stand_by(&data, &[])];
+    let mut made = Vec::new();
+    for round in 0..4 {
+        let leader = only_leader(&nodes);
+        made.push(create(&nodes[leader]));
+        let mut killed = nodes.swap_remove(leader);
+        let since = Instant::now();
+        killed.process.kill();
+        let next = only_leader(&nodes);
+        let took = since.elapsed();
+        assert!(took < LEASE + Duration::from_secs(1), "{took:?}");
+        eprintln!("round {round}: led after {} ms", took.as_millis());
+        let mut others = nodes.iter().enumerate().filter(|(index, _)| *index != next);
+        let other = others.next().expect("two are left").1;
+        assert_sent_to(&nodes[next], other.begin_here(&Save::new()));
+        nodes.push(stand_by(&data, &[]));
+    }
+    let leader = only_leader(&nodes);
+    assert_made_once(&nodes[leader], &made);
+}
+
+/// Both see the leader hang at the same moment: it is killed, and neither kills the other one.
+#[test]
+fn f01_two_standbys_kill_the_leader_that_hangs_and_not_each_other() {
+    let data = data();
+    let (first, second) = pair(&data, &SHORT);
+    let mut nodes = vec![first, second, stand_by(&data, &SHORT)];
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        let leader = only_leader(&nodes);
+        made.push(create(&nodes[leader]));
+        let mut stopped = nodes.swap_remove(leader);
+        stopped.process.stop();
+        assert_eq!(stopped.process.exit(), None, "it was killed");
+        let next = only_leader(&nodes);
+        made.push(create(&nodes[next]));
+        for node in &mut nodes {
+            assert!(!node.process.has_ended(), "{}", node.process.stderr());
+        }
+        nodes.push(stand_by(&data, &SHORT));
+    }
+    let leader = only_leader(&nodes);
+    assert_made_once(&nodes[leader], &made);
+}
+
+/// Waits until one of them leads, and all others say that they do not.
+fn only_leader(nodes: &[Node]) -> usize {
+    poll("one leads", || {
+        let answers: Option<Vec<bool>> = nodes.iter().map(leads).collect();
+        let answers = answers?;
+        assert!(answers.iter().filter(|leads| **leads).count() <= 1);
+        answers.iter().position(|leads| *leads)
+    })
+}
+
+fn create(leader: &Node) -> (Save, CreateAnswer) {
+    let save = Save::new();
+    let answer = leader.create(&save);
+    (save, answer)
+}
+
+/// Any process tells who leads, and a client whose leader is gone asks.
+#[test]
+fn f06_a_stale_route_is_refreshed_from_whoever_is_left() {
+    let data = data();
+    let (mut first, mut second) = pair(&data, &[]);
+    let both = caller(&[&first, &second]);
+    let save = Save::new();
+    let made = until_made(&both, &save);
+    for node in [&first, &second] {
+        let [route] = &routing(&node.address)[..] else {
+            panic!("one shard");
+        };
+        assert_eq!(route.address, first.address);
+        assert_eq!(route.epoch, first.status().0);
+    }
+    let (epoch, _) = first.status();
+    first.process.kill();
+    let _ = second.process.wait_leads(1);
+    let route = routing(&second.address).remove(0);
+    assert_eq!(route.address, second.address);
+    assert!(route.epoch > epoch && route.epoch == second.status().0);
+    let read = poll("the client finds the new leader", || {
+        both.ask(made.paste_id).wait().ok()
+    });
+    assert_eq!(read.id, made.paste_id);
+    assert_made_once(&second, &[(save, made)]);
+    // Without `--standby` a second process is a mistake still.
+    assert_eq!(data.launch(Script::new(), &[]).exit(), FENCED);
+}
+
+/// Health is progress: a process that is alive, and whose log hangs, does not serve.
+#[test]
+fn w08_a_leader_whose_log_hangs_is_not_serving_until_it_goes_on() {
+    let data: Data = data();
+    let mut leader = Node::serving(data.launch(Script::new(), &[]));
+    let old = leader.create(&Save::new());
+    poll("healthy", || is_serving(&leader).then_some(()));
+    let point = "log.before-sync create";
+    let hung = Instant::now();
+    let save = Save::new();
+    let waiting = leader.hold_create(&save, point);
+    leader.process.go_on();
+    poll("not serving", || (!is_serving(&leader)).then_some(()));
+    let took = hung.elapsed();
+    assert!(took >= Duration::from_secs(2), "not at once: {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    eprintln!("not serving after {} ms", took.as_millis());
+    assert!(leader.has(old.paste_id), "it leads, and reads need no sync");
+    leader.process.script.release(point);
+    let made = waiting.wait().expect("it was slow, and is made");
+    poll("serving again", || is_serving(&leader).then_some(()));
+    assert_eq!(leader.create(&save).paste_id, made.paste_id);
+}
+
+fn is_serving(node: &Node) -> bool {
+    let mut health = HealthClient::new(channel(&node.address));
+    let request = HealthCheckRequest {
+        service: "ostraca.v1.PasteService".to_owned(),
+    };
+    let answer = RUNTIME.block_on(health.check(request));
+    let answer = answer.expect("health is answered").into_inner();
+    answer.status() == ServingStatus::Serving
+}
