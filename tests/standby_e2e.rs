@@ -26,7 +26,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// A SIGKILL while clients create: the lock is free, so nobody waits for the lease.
+/// A SIGKILL while clients create: the lock is free, so nobody waits for the lease (FEN-07).
 #[test]
 fn f03_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     let data = data();

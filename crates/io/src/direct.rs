@@ -36,7 +36,7 @@ impl Direct {
             bytes.len().is_multiple_of(SECTOR_SIZE) && offset.is_multiple_of(SECTOR_SIZE as u64);
         if sectors {
             match self.write_aligned(file, bytes, offset) {
-                // The device has larger sectors. Nothing was written.
+                // The device has larger sectors. All of it is written once more, below.
                 Err(err) if err.kind() == io::ErrorKind::InvalidInput => {}
                 other => return other,
             }

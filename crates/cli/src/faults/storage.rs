@@ -164,6 +164,10 @@ impl DiskFile for ScriptedFile {
         self.file.sync_all()
     }
 
+    fn expect_sectors(&self) {
+        self.file.expect_sectors();
+    }
+
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.stops.reach("disk.before-trim");
         let before = self.file.size()?;
