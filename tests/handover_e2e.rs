@@ -31,6 +31,9 @@ use serde_json::Value;
 use standby::{LEASE, Load, assert_made_once, channel, data, pair, routing, stand_by, takes_over};
 use tonic_types::StatusExt as _;
 
+/// The event of a leader that left its shard to a standby.
+const HANDED_OVER: &str = "\"event\":\"handed_over\"";
+
 /// Whoever is refused by the one that stops is sent to the one that starts, and waits there.
 #[test]
 fn k17_a_planned_hand_over_fails_no_call() {
@@ -106,6 +109,56 @@ fn k17_the_last_of_three_is_handed_over_to() {
     let done = load.end();
     assert_eq!(done.failures, Vec::<String>::new());
     assert_made_once(&standby, &done.made);
+}
+
+/// Who is stopped takes over from nobody: the leader drains as if it had no standby, and sends nobody
+/// there.
+#[test]
+fn k17_a_standby_that_is_stopped_is_not_handed_over_to() {
+    let data = data();
+    let (mut leader, mut standby) = pair(&data, &[]);
+    wait_known(&data.path(), 0, standby.process.pid());
+    let old = Save::new();
+    let mut made = vec![(old.clone(), leader.create(&old))];
+    standby.process.stop();
+    let point = "log.before-sync create";
+    let save = Save::new();
+    let waiting = leader.hold_create(&save, point);
+    leader.process.go_on();
+    process::terminate(leader.process.pid()).expect("it runs");
+    let refused = poll("it takes no new call", || {
+        let mut service = PasteServiceClient::new(channel(&leader.address));
+        let paste_id = made[0].1.paste_id.to_string();
+        let read = service.get_paste(GetPasteRequest { paste_id });
+        RUNTIME.block_on(read).err()
+    });
+    // It refuses, or listens no more.
+    let details = refused.get_error_details();
+    let address = details
+        .error_info()
+        .and_then(|info| info.metadata.get("address"));
+    assert_eq!(address, None, "sent to a process that is stopped");
+    assert!(!waiting.is_answered(), "what is under way is waited for");
+    leader.process.script.release(point);
+    let answer = waiting.wait().expect("it is finished before the end");
+    made.push((save, answer));
+    assert_eq!(leader.process.exit(), Some(0));
+    let said = leader.process.stderr();
+    assert!(!said.contains(HANDED_OVER), "{said}");
+
+    let woken = Instant::now();
+    standby.process.go_on();
+    takes_over(&mut standby, 1, woken, LEASE);
+    assert_made_once(&standby, &made);
+    // To one that runs it is handed over, and says so.
+    let mut next = stand_by(&data, &[]);
+    wait_known(&data.path(), 0, next.process.pid());
+    let told = Instant::now();
+    assert_eq!(standby.process.terminate(), Some(0));
+    takes_over(&mut next, 1, told, LEASE);
+    let said = standby.process.stderr();
+    assert!(said.contains(HANDED_OVER), "{said}");
+    assert_made_once(&next, &made);
 }
 
 /// Waits until the processes on `data` know that `pid` stands by. Two that start at one moment share one

@@ -35,6 +35,18 @@ pub fn is_alive(pid: u32) -> bool {
         .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
+/// Whether there is a process `pid` that runs, or waits for something; not one that was stopped
+/// (SIGSTOP, a debugger) or has ended and was not reaped.
+#[must_use]
+pub fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes behind the name, which is in parentheses and can hold any character.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'T' | 't' | 'Z' | 'X' | 'x'))
+}
+
 /// Stops the process `pid` until it is told to go on (SIGSTOP). `NotFound` if there is none.
 pub fn pause(pid: u32) -> io::Result<()> {
     signal(pid, rustix::process::Signal::STOP)
@@ -51,4 +63,34 @@ fn signal(pid: u32, signal: rustix::process::Signal) -> io::Result<()> {
         rustix::io::Errno::SRCH => io::ErrorKind::NotFound.into(),
         other => other.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_lives_and_does_not_run() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("a child");
+        let pid = child.id();
+        let comes_to = |runs: bool| {
+            // The signal was sent; the kernel acts on it soon.
+            for _ in 0..10_000 {
+                if is_running(pid) == runs {
+                    return true;
+                }
+                std::thread::yield_now();
+            }
+            false
+        };
+        let ran = comes_to(true);
+        let stopped = pause(pid).is_ok() && comes_to(false) && is_alive(pid);
+        let resumed = resume(pid).is_ok() && comes_to(true);
+        let killed = child.kill().is_ok() && child.wait().is_ok();
+        assert!(ran && stopped && resumed && killed);
+        assert!(!is_running(pid));
+    }
 }

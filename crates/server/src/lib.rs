@@ -14,6 +14,7 @@ pub mod endpoints;
 mod hold;
 mod host;
 mod leadership;
+mod listen;
 mod metrics;
 mod refusal;
 mod seal;

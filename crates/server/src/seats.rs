@@ -82,6 +82,13 @@ impl Host {
         }
     }
 
+    /// Whether a process waits to take over and can: one that was stopped would not come, while its
+    /// callers wait for it.
+    pub(crate) fn can_hand_over(&self) -> bool {
+        let seat = read(&self.data.run_dir(), self.id, Place::Standby);
+        seat.is_some_and(|seat| process::is_running(seat.pid))
+    }
+
     /// Whether a process waits to take over; a leader is none.
     pub(crate) fn has_standby(&self) -> bool {
         let seat = read(&self.data.run_dir(), self.id, Place::Standby);

@@ -9,36 +9,17 @@ use std::time::Duration;
 use ostraca_engine::{EPOCH_PAGE, OpenError, Shard, ShardThread, StoreError, StoreMeta};
 use ostraca_io::files::Lock;
 use ostraca_io::{Clock, Entropy, Page, Storage};
-use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
-use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
-use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
-use ostraca_proto::v1::paste_service_server::PasteServiceServer;
 use ostraca_types::{ErrorKind, ShardId, Timestamp};
 use tokio::sync::oneshot;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 
-use crate::deadline::DeadlineLayer;
-use crate::delivery::{InboxServices, OutboxServices};
-use crate::hold::HoldLayer;
 use crate::host::{Host, Phase};
 use crate::leadership::{self, Lead};
+use crate::listen::{Health, listen};
 use crate::seats::{self, Place};
 use crate::secrets::Secrets;
-use crate::services::{Cluster, Services};
 use crate::{DataDir, SecretError, sealing};
 
-/// Messages are at most 64 KiB: bodies do not travel here.
-const MESSAGE_SIZE_MAX: usize = 64 << 10;
-/// Above the default 64 KiB, or one stream that nobody reads starves the others of a connection.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
-const STREAMS_MAX: u32 = 1024;
-/// Finds clients that are gone without a word.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A drain waits this long for calls to finish and clients to hang up. Most calls take milliseconds;
 /// a silent connection would hold it for ever.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -218,7 +199,9 @@ pub async fn serve_shard<S: Storage>(
     let health = Health::new().await;
     let (drain, drained) = oneshot::channel::<()>();
     let mut drain = Some(drain);
-    let mut server = tokio::spawn(listen(Arc::clone(&host), &health, listener, drained)?);
+    let listener = into_tokio(listener)?;
+    let listening = listen(Arc::clone(&host), &health, listener, drained);
+    let mut server = tokio::spawn(listening);
 
     if let Some(metrics) = metrics {
         tokio::spawn(crate::metrics::serve(
@@ -386,7 +369,7 @@ impl<S: Storage> Terms<'_, S> {
         // Off the routes first, then no new calls, then the log.
         self.health.set(ServingStatus::NotServing).await;
         drop(led.tending);
-        let ended = if host.has_standby() {
+        let ended = if host.can_hand_over() {
             // Calls are sent there from now on, and wait there until it leads.
             host.enter(Phase::HandedOver);
             led.shard.close();
@@ -608,92 +591,4 @@ fn check_opened(host: &Host, shard: &Shard, wall: Timestamp) -> Result<(), Serve
         tracing::error!(event = "sealing_not_tended", shard = %host.id, %err);
     }
     Ok(())
-}
-
-/// The gRPC server, to be run until `drained`.
-fn listen(
-    host: Arc<Host>,
-    health: &Health,
-    listener: std::net::TcpListener,
-    drained: oneshot::Receiver<()>,
-) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, ServeError> {
-    let listener = into_tokio(listener)?;
-    // On each accepted socket, as the listener is ours: without it a call costs 44 ms.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let paste = PasteServiceServer::new(Services(Arc::clone(&host)))
-        .max_decoding_message_size(MESSAGE_SIZE_MAX)
-        .max_encoding_message_size(MESSAGE_SIZE_MAX);
-    let outbox = OutboxServiceServer::new(OutboxServices(Arc::clone(&host)))
-        .max_decoding_message_size(MESSAGE_SIZE_MAX)
-        .max_encoding_message_size(MESSAGE_SIZE_MAX);
-    let inbox = InboxServiceServer::new(InboxServices(Arc::clone(&host)))
-        .max_decoding_message_size(MESSAGE_SIZE_MAX)
-        .max_encoding_message_size(MESSAGE_SIZE_MAX);
-    let held = Arc::clone(&host);
-    let cluster = ClusterServiceServer::new(Cluster(host))
-        .max_decoding_message_size(MESSAGE_SIZE_MAX)
-        .max_encoding_message_size(MESSAGE_SIZE_MAX);
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(ostraca_proto::DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let reflection_v1 = reflection()
-        .build_v1()
-        .expect("the descriptors are compiled in");
-    let reflection_v1alpha = reflection()
-        .build_v1alpha()
-        .expect("the descriptors are compiled in");
-    let router = Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(DeadlineLayer)
-        .layer(HoldLayer(held))
-        .add_service(paste)
-        .add_service(outbox)
-        .add_service(inbox)
-        .add_service(cluster)
-        .add_service(health.service())
-        .add_service(reflection_v1)
-        .add_service(reflection_v1alpha);
-    Ok(router.serve_with_incoming_shutdown(incoming, async {
-        // An error means that the other side is gone, which ends the server as well.
-        let _ = drained.await;
-    }))
-}
-
-/// The health of the process and of each service.
-struct Health(HealthReporter);
-
-impl Health {
-    const SERVICES: [&'static str; 5] = [
-        "",
-        "ostraca.v1.PasteService",
-        "ostraca.v1.ClusterService",
-        "ostraca.v1.OutboxService",
-        "ostraca.v1.InboxService",
-    ];
-
-    /// Nothing serves yet: the reporter is born saying that the process does.
-    async fn new() -> Self {
-        let health = Self(HealthReporter::new());
-        health.set(ServingStatus::NotServing).await;
-        health
-    }
-
-    async fn set(&self, status: ServingStatus) {
-        for service in Self::SERVICES {
-            self.0.set_service_status(service, status).await;
-        }
-    }
-
-    fn service(
-        &self,
-    ) -> tonic_health::pb::health_server::HealthServer<tonic_health::server::HealthService> {
-        let service = tonic_health::server::HealthService::from_health_reporter(self.0.clone());
-        tonic_health::pb::health_server::HealthServer::new(service)
-    }
 }
