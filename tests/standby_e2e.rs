@@ -19,8 +19,8 @@ use ostraca_tests::poll;
 use ostraca_tests::shards::Data;
 use ostraca_types::Reason;
 use standby::{
-    LEASE, Load, SHORT, SHORT_LEASE, assert_made_once, caller, channel, data, leads, pair, routing,
-    stand_by, takes_over, until_made,
+    LEASE, Load, SHORT, SHORT_LEASE, assert_made_once, caller, channel, data, leads, metric, pair,
+    routing, stand_by, takes_over, until_made,
 };
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -251,14 +251,46 @@ fn f06_a_stale_route_is_refreshed_from_whoever_is_left() {
     assert_eq!(data.launch(Script::new(), &[]).exit(), FENCED);
 }
 
-/// Health is progress: a process that is alive, and whose log hangs, does not serve.
+/// What the fence refused is counted where a person is paged from, by the process that it refused,
+/// also when that stands by again.
 #[test]
-fn w08_a_leader_whose_log_hangs_is_not_serving_until_it_goes_on() {
+fn w07_a_commit_that_the_fence_refused_is_counted() {
+    let counted = |node: &Node| metric(node, "ostraca_fencing_rejections_total");
+    let data = data();
+    let (mut first, mut second) = pair(&data, &["--lease", "500", "--no-kill"]);
+    let made = create(&first);
+    assert_eq!(counted(&first), 0, "there before it counts");
+    let point = "log.before-write create";
+    let (save, hung) = (Save::new(), Instant::now());
+    let waiting = first.hold_create(&save, point);
+    takes_over(&mut second, 1, hung, SHORT_LEASE);
+    first.process.wake(point);
+    assert_unknown(waiting.wait());
+    let _ = first.process.wait_standby(2);
+    assert_eq!(counted(&first), 1);
+
+    // A leader that had nothing under way when it was overtaken lost nothing.
+    first.process.kill();
+    let mut third = stand_by(&data, &["--lease", "500", "--no-kill"]);
+    let stopped = Instant::now();
+    second.process.stop();
+    takes_over(&mut third, 1, stopped, SHORT_LEASE);
+    second.process.go_on();
+    let _ = second.process.wait_standby(2);
+    assert_eq!((counted(&second), counted(&third)), (0, 0));
+    let again = (save.clone(), third.create(&save));
+    assert_made_once(&third, &[made, again]);
+}
+
+/// Health is progress: a process that is alive, and whose log hangs at `point`, does not serve, and
+/// pages.
+fn hangs_at(point: &str) {
+    let hangs = |node: &Node| metric(node, "ostraca_shard_hangs");
     let data: Data = data();
     let mut leader = Node::serving(data.launch(Script::new(), &[]));
     let old = leader.create(&Save::new());
     poll("healthy", || is_serving(&leader).then_some(()));
-    let point = "log.before-sync create";
+    assert_eq!(hangs(&leader), 0);
     let hung = Instant::now();
     let save = Save::new();
     let waiting = leader.hold_create(&save, point);
@@ -268,11 +300,23 @@ fn w08_a_leader_whose_log_hangs_is_not_serving_until_it_goes_on() {
     assert!(took >= Duration::from_secs(2), "not at once: {took:?}");
     assert!(took < Duration::from_secs(6), "{took:?}");
     eprintln!("not serving after {} ms", took.as_millis());
+    poll("it pages", || (hangs(&leader) == 1).then_some(()));
     assert!(leader.has(old.paste_id), "it leads, and reads need no sync");
     leader.process.script.release(point);
     let made = waiting.wait().expect("it was slow, and is made");
     poll("serving again", || is_serving(&leader).then_some(()));
+    poll("it pages no more", || (hangs(&leader) == 0).then_some(()));
     assert_eq!(leader.create(&save).paste_id, made.paste_id);
+}
+
+#[test]
+fn w08_a_leader_that_does_not_sync_is_not_serving_until_it_goes_on() {
+    hangs_at("log.before-sync create");
+}
+
+#[test]
+fn w08_a_leader_that_does_not_apply_is_not_serving_until_it_goes_on() {
+    hangs_at("log.after-check create");
 }
 
 fn is_serving(node: &Node) -> bool {

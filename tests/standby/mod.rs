@@ -1,5 +1,6 @@
 //! Processes of one shard that stand by for each other, and clients that know all of them.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -9,6 +10,7 @@ use ostraca_client::{Begun, CreateAnswer};
 use ostraca_proto::v1;
 use ostraca_proto::v1::cluster_service_client::ClusterServiceClient;
 use ostraca_tests::faults::Script;
+use ostraca_tests::http::Http;
 use ostraca_tests::poll;
 use ostraca_tests::shards::Data;
 use ostraca_types::ErrorKind;
@@ -189,6 +191,24 @@ pub(crate) fn leads(node: &Node) -> Option<bool> {
     let mut service = ClusterServiceClient::new(channel(&node.address));
     let status = RUNTIME.block_on(service.get_status(v1::GetStatusRequest {}));
     Some(status.ok()?.into_inner().state() == v1::ShardState::Serving)
+}
+
+/// What a shard's process says of `name` to whoever scrapes it.
+#[track_caller]
+pub(crate) fn metric(node: &Node, name: &str) -> u64 {
+    // What it printed, by the file that it prints into.
+    let said = fs::read_to_string(format!("/proc/{}/fd/1", node.process.pid()));
+    let said = said.expect("it runs");
+    let url = said.split_whitespace().find_map(|word| {
+        let url = word.strip_prefix("metrics=")?;
+        url.strip_suffix("/metrics")
+    });
+    let answer = Http::new(url.expect("it says where")).get("/metrics");
+    let text = answer.text();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.unwrap_or_else(|| panic!("no {name} in {text}"));
+    value.parse().expect("a whole number")
 }
 
 /// A connection to one process.
