@@ -6,11 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ostraca_index::EndCause;
-use ostraca_io::{Clock, Disk, Entropy, Page};
+use ostraca_io::{Clock, Disk, Entropy, Page, Spawn};
 use ostraca_types::{ErrorKind, Sequence, Timestamp};
 use ostraca_wal::{
     Batch, Claim, CleanUp, Identity, Log, Owner, Prepared, RESERVE_SIZE, Recovered, Room, Start,
@@ -19,6 +18,7 @@ use ostraca_wal::{
 use crate::apply::{Outcome, apply};
 use crate::command::{Command, DecodeError, End};
 use crate::error::{Error, OpenError};
+use crate::job::Job;
 use crate::queue::Work;
 use crate::shard::{Answer, Inner, Options};
 use crate::time::{BOUND_AHEAD, Replayed, ShardClock, Step, starting_step};
@@ -76,15 +76,16 @@ struct Replay {
     records: u64,
 }
 
-/// One shard's log and rows, and the threads that prepare segments and tidy.
+/// One shard's log and rows, and the jobs that prepare segments and tidy.
 pub(crate) struct Core<D: Disk> {
     log: Log<D>,
     inner: Arc<Inner>,
     batch: Batch,
     payload: Vec<u8>,
     taken: Vec<Work>,
-    preparing: Option<JoinHandle<Result<Prepared<D>, ostraca_wal::Error>>>,
-    cleaning: Option<JoinHandle<Cleaned<D>>>,
+    spawn: Arc<dyn Spawn>,
+    preparing: Option<Job<Result<Prepared<D>, ostraca_wal::Error>>>,
+    cleaning: Option<Job<Cleaned<D>>>,
     /// What is left to tidy, and when it is tried, on the boot-time clock.
     clean_up: Option<(CleanUp<D>, Duration)>,
     /// When a segment that could not be prepared is tried again, on the boot-time clock, and how
@@ -205,6 +206,7 @@ impl<D: Disk> Core<D> {
             batch: Batch::new(),
             payload: Vec::new(),
             taken: Vec::new(),
+            spawn: Arc::clone(&options.spawn),
             preparing: None,
             cleaning: None,
             clean_up,
@@ -414,23 +416,19 @@ impl<D: Disk> Core<D> {
     }
 
     fn tend_segments(&mut self) {
-        if self.preparing.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(preparing) = self.preparing.take()
-        {
-            match preparing.join() {
-                Ok(Ok(prepared)) => {
-                    self.log.install(prepared);
-                    if self.prepare_again.take().is_some() {
-                        tracing::info!(event = "segment_prepared", "there is room again");
-                    }
-                    self.log.hold_preparing(false);
-                    self.inner.full.store(false, Ordering::Relaxed);
+        match Job::take_if_done(&mut self.preparing) {
+            None => {}
+            Some(Ok(prepared)) => {
+                self.log.install(prepared);
+                if self.prepare_again.take().is_some() {
+                    tracing::info!(event = "segment_prepared", "there is room again");
                 }
-                Ok(Err(err)) => {
-                    tracing::warn!(event = "segment_not_prepared", %err, cause = ?source(&err));
-                    self.prepare_later();
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
+                self.log.hold_preparing(false);
+                self.inner.full.store(false, Ordering::Relaxed);
+            }
+            Some(Err(err)) => {
+                tracing::warn!(event = "segment_not_prepared", %err, cause = ?source(&err));
+                self.prepare_later();
             }
         }
         let waits = self
@@ -440,26 +438,15 @@ impl<D: Disk> Core<D> {
             && !waits
             && let Some(preparation) = self.log.wants_segment()
         {
-            // Without a thread the append that needs the segment prepares it itself.
-            self.preparing = std::thread::Builder::new()
-                .name("segment".to_owned())
-                .spawn(move || preparation.run())
-                .ok();
+            // Without it the append that needs the segment prepares it itself.
+            self.preparing = Job::start(&*self.spawn, "segment", move || preparation.run());
         }
     }
 
     fn tend_clean_up(&mut self) {
-        if self.cleaning.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(cleaning) = self.cleaning.take()
-        {
-            match cleaning.join() {
-                Ok(None) => {}
-                Ok(Some((rest, err))) => {
-                    tracing::debug!(event = "clean_up_later", %err, cause = ?source(&err));
-                    self.clean_up = Some((rest, self.inner.clock.elapsed() + CLEAN_UP_AGAIN));
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+        if let Some(Some((rest, err))) = Job::take_if_done(&mut self.cleaning) {
+            tracing::debug!(event = "clean_up_later", %err, cause = ?source(&err));
+            self.clean_up = Some((rest, self.inner.clock.elapsed() + CLEAN_UP_AGAIN));
         }
         let now = self.inner.clock.elapsed();
         if let Some((mut work, _)) = self.clean_up.take_if(|(_, at)| now >= *at) {
@@ -467,9 +454,8 @@ impl<D: Disk> Core<D> {
                 Ok(_) => None,
                 Err(err) => Some((work, err)),
             };
-            // Without a thread it is found again when the log is opened next.
-            let thread = std::thread::Builder::new().name("clean-up".to_owned());
-            self.cleaning = thread.spawn(clean_up).ok();
+            // Without it, what is left is found again when the log is opened next.
+            self.cleaning = Job::start(&*self.spawn, "clean-up", clean_up);
         }
     }
 

@@ -18,6 +18,7 @@ mod apply;
 mod command;
 mod core;
 mod error;
+mod job;
 mod metrics;
 mod queue;
 mod shard;
@@ -29,11 +30,11 @@ pub use command::{Ack, Command, Create, Deliver, End, Extend, Inbox, Nack, Repla
 pub use error::{Error, OpenError};
 pub use metrics::{BATCH_BUCKETS, BatchSizes, OutcomeCounts};
 pub use ostraca_index::{
-    AttemptId, Counts, DeadLetter, Delivery, EndCause, IdempotencyRow, OutboxCounts, PasteRow,
-    ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer, Settled,
+    AttemptId, Counts, DeadLetter, Delivery, EndCause, IdempotencyRow, InboxRow, OutboxCounts,
+    PasteRow, ReadyRow, Rows, SEALED_ANSWER_SIZE, SealedAnswer, Settled,
 };
 pub use ostraca_wal::{EPOCH_PAGE, Heartbeat, Identity, new_epoch_page};
-pub use shard::{Answer, OpenReport, Options, Reply, Shard, ShardThread, Status, Trouble};
+pub use shard::{Answer, OpenReport, Options, Reply, Rounds, Shard, ShardThread, Status, Trouble};
 pub use store::{StoreError, StoreMeta};
 
 /// The formats of what the engine writes, as they stand in `FORMAT.md`.

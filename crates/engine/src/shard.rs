@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ostraca_index::{Counts, DeadLetter, IdempotencyRow, Index, PasteRow};
-use ostraca_io::{Clock, Disk, Entropy, Page};
+use ostraca_index::{Counts, DeadLetter, IdempotencyRow, Index, PasteRow, Rows};
+use ostraca_io::{Clock, Disk, Entropy, Page, Spawn, Threads};
 use ostraca_types::{ConsumerName, Epoch, KeyDigest, OutboxId, PasteId, Sequence, Timestamp};
 use ostraca_wal::{Claim, Identity};
 use parking_lot::Mutex;
@@ -27,13 +27,25 @@ const IDLE_MARK: Duration = Duration::from_millis(20);
 const TEND_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How a shard is run.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Options {
     /// Of the log.
     pub log: ostraca_wal::Options,
     /// Called on the shard's thread after messages became due, or may become so at another time. It
     /// must not block.
     pub on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Runs what a shard does beside its thread.
+    pub spawn: Arc<dyn Spawn>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            log: ostraca_wal::Options::default(),
+            on_deliverable: None,
+            spawn: Arc::new(Threads),
+        }
+    }
 }
 
 /// What a durable command came to, and which record it is.
@@ -228,6 +240,27 @@ impl Shard {
         entropy: &dyn Entropy,
         options: &Options,
     ) -> Result<(Self, ShardThread, OpenReport), OpenError> {
+        let (shard, mut rounds, report) =
+            Self::open_stepped(disk, page, identity, clock, entropy, options)?;
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{}", identity.shard))
+            .spawn(move || {
+                while rounds.next(rounds.patience())? {}
+                Ok(())
+            })
+            .map_err(OpenError::Thread)?;
+        Ok((shard, ShardThread(thread), report))
+    }
+
+    /// Like [`Shard::open`], without a thread: whoever has the rounds makes them.
+    pub fn open_stepped<D: Disk>(
+        disk: D,
+        page: &Arc<dyn Page>,
+        identity: Identity,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+        options: &Options,
+    ) -> Result<(Self, Rounds<D>, OpenReport), OpenError> {
         let (core, opened) = Core::open(disk, page, identity, clock, entropy, options)?;
         let report = OpenReport {
             records: opened.records,
@@ -238,11 +271,12 @@ impl Shard {
             inner: Arc::clone(core.inner()),
             until: None,
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("shard-{}", identity.shard))
-            .spawn(move || run(core))
-            .map_err(OpenError::Thread)?;
-        Ok((shard, ShardThread(thread), report))
+        let rounds = Rounds {
+            core,
+            work: VecDeque::new(),
+            marked: Sequence(0),
+        };
+        Ok((shard, rounds, report))
     }
 
     /// The same shard, for a caller who waits no longer than `wait` from now. What it queues is not
@@ -430,6 +464,12 @@ impl Shard {
         }
     }
 
+    /// All rows, for checks. It walks them all, and is no one instant's where the shard goes on.
+    #[must_use]
+    pub fn rows(&self) -> Rows {
+        self.inner.index.rows()
+    }
+
     /// A hash of all rows; see [`Index::fingerprint`].
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
@@ -449,54 +489,75 @@ impl Shard {
     }
 }
 
-/// The thread of a shard.
-fn run<D: Disk>(mut core: Core<D>) -> Result<(), ostraca_wal::Error> {
-    let inner = Arc::clone(core.inner());
-    let mut work = VecDeque::new();
-    let ended = serve(&mut core, &inner.queue, &mut work);
-    if let Err(err) = &ended {
-        *inner.stopped_by.lock() = Some(err.to_string());
-        // Nobody gets in any more; who waits was never appended, and hears so.
-        inner.queue.close();
-        inner.queue.drain(&mut work, usize::MAX, Duration::ZERO);
-        let closed = if matches!(err, ostraca_wal::Error::Fenced { .. }) {
-            Error::Fenced
-        } else {
-            Error::Closed
-        };
-        work.into_iter().for_each(|work| (work.reply)(Err(closed)));
-    }
-    ended
+/// What the thread of a shard does, round by round. [`Shard::open`] starts that thread; a simulation
+/// makes the rounds itself.
+pub struct Rounds<D: Disk> {
+    core: Core<D>,
+    /// Taken from the queue, and not part of a batch yet.
+    work: VecDeque<Work>,
+    /// What was proven durable by a mark. At first nothing: the opening's own record of the clock is
+    /// to be proven as any other.
+    marked: Sequence,
 }
 
-fn serve<D: Disk>(
-    core: &mut Core<D>,
-    queue: &Queue,
-    work: &mut VecDeque<Work>,
-) -> Result<(), ostraca_wal::Error> {
-    // The opening's own record of the clock is to be proven as any other.
-    let mut marked = Sequence(0);
-    loop {
-        let timeout = match () {
-            () if !work.is_empty() || core.has_due_ends() => Duration::ZERO,
-            () if marked != core.last_sequence() => IDLE_MARK,
+impl<D: Disk> std::fmt::Debug for Rounds<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rounds").finish_non_exhaustive()
+    }
+}
+
+impl<D: Disk> Rounds<D> {
+    /// How long the next round should wait for work.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        match () {
+            () if !self.work.is_empty() || self.core.has_due_ends() => Duration::ZERO,
+            () if self.marked != self.core.last_sequence() => IDLE_MARK,
             () => TEND_INTERVAL,
-        };
+        }
+    }
+
+    /// One round: waits at most `timeout` for work, commits a batch of it, and does what is due
+    /// besides. `false`: the shard is closed, and everything that waited was answered. After an error,
+    /// which stops the log, everybody who waited has been told; there is no next round.
+    pub fn next(&mut self, timeout: Duration) -> Result<bool, ostraca_wal::Error> {
+        let ended = self.go_round(timeout);
+        if let Err(err) = &ended {
+            let inner = Arc::clone(self.core.inner());
+            *inner.stopped_by.lock() = Some(err.to_string());
+            // Nobody gets in any more; who waits was never appended, and hears so.
+            inner.queue.close();
+            let work = &mut self.work;
+            inner.queue.drain(work, usize::MAX, Duration::ZERO);
+            let closed = if matches!(err, ostraca_wal::Error::Fenced { .. }) {
+                Error::Fenced
+            } else {
+                Error::Closed
+            };
+            work.drain(..).for_each(|work| (work.reply)(Err(closed)));
+        }
+        ended
+    }
+
+    fn go_round(&mut self, timeout: Duration) -> Result<bool, ostraca_wal::Error> {
+        let Self { core, work, marked } = self;
         // What is taken and not committed yet counts as one batch at most; the rest stays in the
         // queue, which refuses what it cannot hold.
         let room = BATCH_ENTRIES_MAX.saturating_sub(work.len());
-        let drained = queue.drain(work, room, timeout);
+        let drained = core.inner().queue.drain(work, room, timeout);
         if !work.is_empty() || core.has_due_ends() {
             core.commit(work)?;
-        } else if marked != core.last_sequence() {
+        } else if *marked != core.last_sequence() {
             core.mark()?;
-            marked = core.last_sequence();
+            *marked = core.last_sequence();
         }
         if drained == Drained::Closed && work.is_empty() {
-            return core.mark();
+            core.mark()?;
+            return Ok(false);
         }
         core.tend()?;
         core.beat();
+        Ok(true)
     }
 }
 

@@ -14,5 +14,7 @@ mod rows;
 mod table;
 
 pub use outbox::{AttemptId, DeadLetter, Delivery, OutboxCounts, Settled};
-pub use rows::{EndCause, IdempotencyRow, PasteRow, ReadyRow, SEALED_ANSWER_SIZE, SealedAnswer};
+pub use rows::{
+    EndCause, IdempotencyRow, InboxRow, PasteRow, ReadyRow, Rows, SEALED_ANSWER_SIZE, SealedAnswer,
+};
 pub use table::{Counts, Index};

@@ -133,6 +133,17 @@ impl Outbox {
         outbox
     }
 
+    /// The name of a number that is known.
+    pub(crate) fn name(&self, number: u16) -> Option<&ConsumerName> {
+        Some(&self.consumers.get(usize::from(number))?.name)
+    }
+
+    /// Every message, by its end.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = ReadyRow> {
+        let rows = self.by_end.iter();
+        rows.filter_map(|(_, id)| self.entries.get(id).map(|entry| entry.row))
+    }
+
     /// The number of a name that is known.
     pub(crate) fn consumer(&self, name: &ConsumerName) -> Option<u16> {
         let at = self

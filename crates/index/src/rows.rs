@@ -3,7 +3,8 @@
 use std::fmt;
 
 use ostraca_types::{
-    BodyDigest, OutboxId, PasteId, RequestHash, Syntax, Timestamp, Title, TokenHash,
+    BodyDigest, ConsumerName, KeyDigest, OutboxId, PasteId, RequestHash, Syntax, Timestamp, Title,
+    TokenHash,
 };
 
 /// A paste that has not ended. The object's key follows from the id.
@@ -73,6 +74,30 @@ pub enum EndCause {
     Deleted,
     /// By its lifetime.
     Expired,
+}
+
+/// A message that a consumer has finished.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InboxRow {
+    /// Who.
+    pub consumer: ConsumerName,
+    /// What.
+    pub outbox_id: OutboxId,
+    /// Until when that is known.
+    pub expires_at: Timestamp,
+}
+
+/// All rows of a shard, each kind by its key; those past their expiry too.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    /// Pastes that have not ended.
+    pub pastes: Vec<(PasteId, PasteRow)>,
+    /// Keys.
+    pub idempotency: Vec<(KeyDigest, IdempotencyRow)>,
+    /// What is finished.
+    pub inbox: Vec<InboxRow>,
+    /// Ends that some consumer has not finished.
+    pub ready: Vec<ReadyRow>,
 }
 
 /// A deliverable outbox row: the paste ended, and nobody has worked on that yet.

@@ -10,7 +10,7 @@ use ostraca_types::{ConsumerName, Epoch, KeyDigest, OutboxId, PasteId, Slot, Tim
 use parking_lot::{Mutex, RwLock};
 
 use crate::outbox::{AttemptId, DeadLetter, Delivery, Outbox, OutboxCounts, Settled};
-use crate::{IdempotencyRow, PasteRow, ReadyRow};
+use crate::{IdempotencyRow, InboxRow, PasteRow, ReadyRow, Rows};
 
 /// Rows past their expiry that one time record removes, of each kind. They are invisible already;
 /// this only gives memory back, and nobody may wait long for it.
@@ -336,6 +336,36 @@ impl Index {
             inbox: self.inbox.load(Ordering::Relaxed),
             outbox: self.outbox.lock().counts(),
         }
+    }
+
+    /// Every row. Walks them all; for checks.
+    #[must_use]
+    pub fn rows(&self) -> Rows {
+        let mut all = Rows::default();
+        let outbox = self.outbox.lock();
+        all.ready.extend(outbox.ready());
+        for rows in &self.slots {
+            let rows = rows.read();
+            let pastes = rows.pastes.iter();
+            all.pastes
+                .extend(pastes.map(|(id, row)| (*id, row.clone())));
+            let keys = rows.idempotency.iter();
+            all.idempotency
+                .extend(keys.map(|(digest, row)| (*digest, row.clone())));
+            let inbox = rows.inbox.iter();
+            all.inbox
+                .extend(inbox.filter_map(|(&(number, outbox_id), &expires_at)| {
+                    Some(InboxRow {
+                        consumer: outbox.name(number)?.clone(),
+                        outbox_id,
+                        expires_at,
+                    })
+                }));
+        }
+        all.pastes.sort_unstable_by_key(|(id, _)| *id);
+        all.idempotency.sort_unstable_by_key(|(digest, _)| *digest);
+        all.inbox.sort_unstable();
+        all
     }
 
     /// A hash of every row, whatever the order in which they came: equal logs give equal

@@ -8,6 +8,7 @@
 //!   same promises, which `disk::conformance` tests on both.
 //! - [`clock`]: wall clock and boot-time clock.
 //! - [`entropy`]: random bytes.
+//! - [`threads`]: what runs beside a shard's thread.
 //! - [`files`]: small whole files outside the log (identity, routing, secrets), replaced
 //!   atomically, and the lock on a directory.
 
@@ -26,6 +27,7 @@ pub mod process;
 mod real;
 mod sim;
 mod storage;
+pub mod threads;
 
 pub use clock::{BootId, BootTime, Clock, ManualClock, SystemClock};
 pub use disk::{Disk, DiskFile, FileName, PAGE_SIZE, PAGE_WORDS, Page};
@@ -34,3 +36,4 @@ pub use page::RealPage;
 pub use real::{RealDisk, RealFile};
 pub use sim::{SimDisk, SimFile, SimPage, Unsynced};
 pub use storage::{RealStorage, Storage};
+pub use threads::{Spawn, Threads};

@@ -15,11 +15,13 @@
 //! | --- | --- |
 //! | `ports` | what it needs: shards, objects, an edge; the real ones |
 //! | `purge` | the five steps of one attempt |
+//! | `attempts` | single attempts, for whoever has loops of their own |
 //! | `worker` | receiving, running attempts, giving back, draining |
 //! | `gate` | whether the object store is up |
 //! | `edge` | edges: none, and HTTP PURGE |
 //! | `backoff`, `metrics`, `serve` | delays; counters, and the address that tells them |
 
+mod attempts;
 mod backoff;
 mod config;
 mod edge;
@@ -30,10 +32,11 @@ mod purge;
 mod serve;
 mod worker;
 
+pub use attempts::Attempts;
 pub use config::{CONCURRENCY_DEFAULT, CONCURRENCY_MAX, Config, ConfigError};
 pub use edge::{EdgeConfig, EdgeConfigError, HttpEdge, PurgeError, PurgeFault};
 pub use ports::{Edge, Fault, Inbox, Objects, Outbox, Ports};
-pub use purge::{OBJECT_DEADLINE, PURGE_DEADLINE};
+pub use purge::{Failure, Finished, OBJECT_DEADLINE, PURGE_DEADLINE};
 pub use serve::Observer;
 pub use worker::{DRAIN_MAX, Worker};
 

@@ -19,23 +19,27 @@ pub const PURGE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How an attempt went well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// Whether somebody had finished the message before.
-    pub(crate) recorded: Recorded,
+    pub recorded: Recorded,
     /// Whether this attempt ran the effects.
-    pub(crate) ran: bool,
+    pub ran: bool,
     /// What the ack found.
-    pub(crate) settled: Settled,
+    pub settled: Settled,
 }
 
 /// The step that an attempt failed at, and why.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The object store was down before this attempt began.
     Paused,
+    /// The inbox was not read.
     LookUp(Fault),
+    /// The object was not deleted, as far as is known.
     Object(ostraca_bodies::Error),
+    /// The edge was not purged, as far as is known.
     Edge(PurgeError),
+    /// All is done, and it is not known whether that is recorded.
     Record(Fault),
     /// All is done and recorded, only the shard does not know.
     Ack(Fault),
