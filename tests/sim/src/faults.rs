@@ -1,0 +1,404 @@
+//! What goes wrong, and when: a run has its own mix of kinds, so that rare companies of faults meet.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ostraca_io::{SimDisk, Unsynced};
+
+use crate::Options;
+use crate::kernel::{HOUR, Kernel, MILLI, Nanos, SECOND};
+use crate::net::Weather;
+use crate::shard::{Damage, Directory, LEASE, Seat};
+use crate::storage::Mood;
+use crate::worker::Place;
+use crate::world::{StoreMood, World};
+
+/// The kinds of faults. Each has the chance to be part of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Kill,
+    PowerCut,
+    /// Shorter than the lease, or longer.
+    Freeze,
+    HandOver,
+    /// A person lets a standby lead, whoever leads.
+    TakeOver,
+    SlowSyncs,
+    FailedSync,
+    FailedWrites,
+    FullDisk,
+    Damage,
+    BadCell,
+    EvictCache,
+    WallClock,
+    Sleep,
+    Network,
+    Store,
+    KillWorker,
+    FreezeWorker,
+}
+
+const KINDS: [(Kind, u64); 18] = [
+    (Kind::Kill, 700),
+    (Kind::PowerCut, 500),
+    (Kind::Freeze, 700),
+    (Kind::HandOver, 300),
+    (Kind::TakeOver, 300),
+    (Kind::SlowSyncs, 300),
+    (Kind::FailedSync, 300),
+    (Kind::FailedWrites, 200),
+    (Kind::FullDisk, 200),
+    (Kind::Damage, 250),
+    (Kind::BadCell, 150),
+    (Kind::EvictCache, 300),
+    (Kind::WallClock, 300),
+    (Kind::Sleep, 350),
+    (Kind::Network, 600),
+    (Kind::Store, 400),
+    (Kind::KillWorker, 500),
+    (Kind::FreezeWorker, 300),
+];
+
+/// The word of the epoch page that says who leads, by FORMAT.md of the log.
+const EPOCH_CELL: usize = 8;
+
+/// The names of all kinds of faults.
+#[must_use]
+pub fn kinds() -> Vec<String> {
+    KINDS.iter().map(|(kind, _)| format!("{kind:?}")).collect()
+}
+
+pub(crate) struct Faults {
+    world: World,
+    worker: Arc<Place>,
+    kinds: Vec<Kind>,
+    options: Options,
+    until: Nanos,
+    pace: Nanos,
+}
+
+impl Faults {
+    /// Starts the faults of this seed, until then.
+    pub(crate) fn start(
+        world: &World,
+        worker: &Arc<Place>,
+        options: &Options,
+        until: Nanos,
+    ) -> Vec<Kind> {
+        let chance = &world.kernel.chance;
+        let mut kinds = Vec::new();
+        for (kind, of) in KINDS {
+            if chance.hits(of) {
+                kinds.push(kind);
+            }
+        }
+        let faults = Arc::new(Self {
+            world: world.clone(),
+            worker: Arc::clone(worker),
+            kinds,
+            options: options.clone(),
+            until,
+            pace: chance.within(200 * MILLI, 1500 * MILLI),
+        });
+        world
+            .kernel
+            .tell("faults", || format!("of this run: {:?}", faults.kinds));
+        faults.next();
+        faults.kinds.clone()
+    }
+
+    fn next(self: &Arc<Self>) {
+        let kernel = &self.world.kernel;
+        let delay = kernel.chance.within(20 * MILLI, 2 * self.pace);
+        let this = Arc::clone(self);
+        kernel.after(delay, move |kernel| {
+            if kernel.now() >= this.until {
+                return;
+            }
+            let left_out = |kind: &Kind| this.options.without.contains(&format!("{kind:?}"));
+            let over = this
+                .options
+                .faults_until
+                .is_some_and(|until| kernel.now() > until);
+            if let Some(kind) = kernel.chance.pick(&this.kinds)
+                && !over
+                && !left_out(kind)
+            {
+                this.strike(*kind);
+            }
+            this.next();
+        });
+    }
+
+    fn seat(&self) -> &Arc<Seat> {
+        let world = &self.world;
+        // Mostly a leader: that is where something can be lost.
+        let leading = world.seats.iter().filter(|seat| seat.shard().is_some());
+        let leading: Vec<_> = leading.collect();
+        match world.kernel.chance.pick(&leading) {
+            Some(seat) if world.kernel.chance.hits(800) => seat,
+            _ => {
+                &world.seats[usize::try_from(world.kernel.chance.below(world.seats.len() as u64))
+                    .unwrap_or(0)]
+            }
+        }
+    }
+
+    fn strike(self: &Arc<Self>, kind: Kind) {
+        let world = &self.world;
+        let kernel = &world.kernel;
+        let chance = &kernel.chance;
+        kernel.tell("faults", || format!("{kind:?}"));
+        match kind {
+            Kind::Kill => {
+                let (world, seat) = (world.clone(), Arc::clone(self.seat()));
+                self.at_a_call(&Arc::clone(&seat), move |_| kill(&world, &seat));
+            }
+            Kind::PowerCut => {
+                let world = world.clone();
+                self.at_a_call(self.seat(), move |_| power_cut(&world));
+            }
+            Kind::Freeze => {
+                let process = self.seat().process();
+                let longer = chance.hits(750);
+                let pause = if longer {
+                    chance.within(LEASE, 5 * LEASE)
+                } else {
+                    chance.within(10 * MILLI, LEASE)
+                };
+                self.at_a_call(self.seat(), move |kernel| {
+                    kernel.tell(&process.name, || "is stopped".to_owned());
+                    kernel.freeze(&process, kernel.now() + pause);
+                });
+            }
+            Kind::HandOver => {
+                if let Some(shard) = self.seat().shard() {
+                    shard.close();
+                }
+            }
+            Kind::TakeOver => {
+                let dir = &self.seat().dir;
+                let standbys: Vec<_> = seats_of(world, dir)
+                    .filter(|seat| seat.shard().is_none())
+                    .collect();
+                if let Some(seat) = chance.pick(&standbys) {
+                    seat.take_over();
+                }
+            }
+            Kind::SlowSyncs => {
+                let mood = Mood {
+                    slow_syncs: chance.within(5, 300),
+                    slow_max: chance.within(SECOND, 3 * SECOND),
+                };
+                let dir = &self.seat().dir;
+                *dir.mood.lock() = mood;
+                let dir = Arc::clone(dir);
+                kernel.after(chance.within(SECOND, 3 * SECOND), move |_| {
+                    *dir.mood.lock() = Mood::default();
+                });
+            }
+            Kind::FailedSync => self.disk().fail_next_sync(),
+            Kind::FailedWrites => {
+                let disk = self.disk();
+                disk.fail_writes_with(std::io::ErrorKind::Other);
+                kernel.after(chance.within(MILLI, 200 * MILLI), move |_| {
+                    disk.heal_writes();
+                });
+            }
+            Kind::FullDisk => {
+                let disk = self.disk();
+                disk.set_capacity(chance.within(1 << 20, 6 << 20));
+                kernel.after(chance.within(100 * MILLI, 3 * SECOND), move |_| {
+                    disk.set_capacity(u64::MAX);
+                });
+            }
+            Kind::Damage => damage(world, self.seat()),
+            Kind::BadCell => self.disk().damage_page(EPOCH_CELL, chance.next()),
+            Kind::EvictCache => self.disk().evict_cache(),
+            Kind::WallClock => {
+                let step = i64::try_from(chance.below(1_200_000)).unwrap_or(0) - 600_000;
+                kernel.step_wall(if chance.hits(300) { 0 } else { step });
+            }
+            Kind::Sleep => {
+                // Rarely, as each passes retention times, and most races need the hours around them.
+                if chance.hits(300) {
+                    kernel.leap(chance.within(HOUR / 2, 30 * HOUR));
+                } else {
+                    kernel.leap(chance.within(SECOND, 90 * SECOND));
+                }
+            }
+            Kind::Network => {
+                world.net.set_weather(Weather {
+                    lost: chance.within(0, 150),
+                    twice: chance.within(0, 150),
+                    late: chance.within(0, 200),
+                    late_max: chance.within(5 * MILLI, 4 * SECOND),
+                });
+                let net = world.net.clone();
+                kernel.after(chance.within(200 * MILLI, 3 * SECOND), move |_| {
+                    net.set_weather(Weather::default());
+                });
+            }
+            Kind::Store => {
+                world.outside.lock().mood = StoreMood {
+                    refuses: chance.within(0, 700),
+                    slow: chance.within(0, 500),
+                };
+                let world = world.clone();
+                kernel.after(chance.within(200 * MILLI, 4 * SECOND), move |_| {
+                    world.outside.lock().mood = StoreMood::default();
+                });
+            }
+            Kind::KillWorker => {
+                kernel.kill(&self.worker.process.lock());
+                let (worker, world) = (Arc::clone(&self.worker), world.clone());
+                kernel.after(chance.within(MILLI, 500 * MILLI), move |_| {
+                    worker.start(&world);
+                });
+            }
+            Kind::FreezeWorker => {
+                let until = kernel.now() + chance.within(10 * MILLI, 8 * SECOND);
+                kernel.freeze(&self.worker.process.lock(), until);
+            }
+        }
+    }
+
+    /// Lets something happen now, or in the middle of one of the next calls of that process.
+    fn at_a_call(&self, seat: &Seat, strike: impl FnOnce(&Kernel) + Send + 'static) {
+        let kernel = &self.world.kernel;
+        if kernel.chance.hits(250) {
+            strike(kernel);
+        } else {
+            let calls = kernel.chance.within(1, 16);
+            let until = self.until;
+            kernel.ambush(&seat.process(), calls, move |kernel| {
+                if kernel.now() < until {
+                    strike(kernel);
+                }
+            });
+        }
+    }
+
+    fn disk(&self) -> SimDisk {
+        self.seat().dir.disk.lock().clone()
+    }
+}
+
+fn kill(world: &World, seat: &Arc<Seat>) {
+    world.crashes.fetch_add(1, Ordering::Relaxed);
+    world.kernel.kill(&seat.process());
+    seat.restart_later();
+}
+
+/// All that runs on the machine ends at once, and what was not synced is lost, in whole or in part.
+fn power_cut(world: &World) {
+    let chance = &world.kernel.chance;
+    // What a person has not looked at yet could be taken for a torn tail after it.
+    if world.dirs.iter().any(|dir| dir.damaged.lock().is_some()) {
+        return;
+    }
+    for seat in &world.seats {
+        world.crashes.fetch_add(1, Ordering::Relaxed);
+        world.kernel.kill(&seat.process());
+    }
+    for dir in &world.dirs {
+        let fate = chance
+            .pick(&Unsynced::ALL)
+            .copied()
+            .unwrap_or(Unsynced::Random);
+        let mut disk = dir.disk.lock();
+        disk.power_cut(fate);
+        *disk = disk.restarted();
+        *dir.lock.lock() = None;
+    }
+    world.kernel.reboot();
+    for seat in &world.seats {
+        seat.restart_later();
+    }
+}
+
+/// The processes of a shard.
+fn seats_of<'a>(world: &'a World, dir: &'a Arc<Directory>) -> impl Iterator<Item = &'a Arc<Seat>> {
+    world
+        .seats
+        .iter()
+        .filter(|seat| Arc::ptr_eq(&seat.dir, dir))
+}
+
+/// A bit changes at rest, while nobody serves. Either it does no harm, or the shard refuses and says
+/// where, and a person puts the file back.
+///
+/// Only of a log that is led: after a power cut, and before the next leader has flushed the page, the
+/// last batches are in doubt, as FORMAT.md says.
+fn damage(world: &World, seat: &Arc<Seat>) {
+    let dir = &seat.dir;
+    let chance = &world.kernel.chance;
+    if dir.damaged.lock().is_some() || seat.shard().is_none() {
+        return;
+    }
+    for seat in seats_of(world, dir) {
+        kill(world, seat);
+    }
+    let disk = dir.disk.lock().clone();
+    let mut files = ostraca_io::Disk::list(&disk).unwrap_or_default();
+    files.retain(|name| name.as_str().ends_with(".log"));
+    if let Some(file) = chance.pick(&files)
+        && let Some(bytes) = disk.contents(file)
+        && let Some(last) = bytes.iter().rposition(|&byte| byte != 0)
+    {
+        let damage = Damage {
+            file: file.clone(),
+            offset: chance.below(last as u64 + 1),
+            bit: u32::try_from(chance.below(8)).unwrap_or(0),
+        };
+        world.kernel.tell("faults", || format!("{damage:?}"));
+        disk.flip_bit(file, damage.offset, damage.bit);
+        *dir.damaged.lock() = Some(damage);
+        look_after(world.clone(), Arc::clone(dir));
+    }
+}
+
+/// What a person does after damage: looks whether the shard serves or refuses, and puts the file back
+/// if it refuses.
+fn look_after(world: World, dir: Arc<Directory>) {
+    let kernel = world.kernel.clone();
+    kernel.after(SECOND / 2, move |kernel| {
+        let refuses = |seat: &Arc<Seat>| seat.now.lock().refuses.lock().is_some();
+        if seats_of(&world, &dir).any(|seat| seat.shard().is_some()) {
+            // It was read whole.
+            *dir.damaged.lock() = None;
+        } else if seats_of(&world, &dir).any(refuses) {
+            if let Some(damage) = dir.damaged.lock().take() {
+                kernel.tell("person", || format!("puts {} back", damage.file));
+                let disk = dir.disk.lock().clone();
+                disk.flip_bit(&damage.file, damage.offset, damage.bit);
+            }
+            for seat in seats_of(&world, &dir).filter(|seat| refuses(seat)) {
+                kill(&world, seat);
+            }
+        } else {
+            look_after(world, dir);
+        }
+    });
+}
+
+/// Everything is well from now on.
+pub(crate) fn heal(world: &World, worker: &Arc<Place>) {
+    let kernel = &world.kernel;
+    kernel.tell("faults", || "are over".to_owned());
+    world.net.set_weather(Weather::default());
+    world.outside.lock().mood = StoreMood::default();
+    kernel.step_wall(0);
+    for dir in &world.dirs {
+        let disk = dir.disk.lock();
+        disk.heal_writes();
+        disk.set_capacity(u64::MAX);
+        *dir.mood.lock() = Mood::default();
+    }
+    for seat in &world.seats {
+        kernel.thaw(&seat.process());
+        seat.restart_later();
+    }
+    kernel.thaw(&worker.process.lock());
+    worker.start(world);
+}

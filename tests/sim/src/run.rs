@@ -1,0 +1,292 @@
+//! One run: a phase in which everything goes wrong, a quiet one in which everything must come to its
+//! end, and the verdict.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use ostraca_checker::{KeyState, Limits, PasteState, ShardState, Store, Verdict, check};
+
+use ostraca_engine::Trouble;
+use ostraca_types::Slot;
+
+use crate::client::{Client, Saves};
+use crate::faults::{Faults, heal};
+use crate::kernel::{MILLI, Nanos, SECOND, Scheduler};
+use crate::worker::Place;
+use crate::world::World;
+
+/// In the quiet phase everything comes to its end within this: a visibility timeout, backoffs, and a
+/// pause of a process that was stopped.
+const QUIET_MAX: Nanos = 30 * 60 * SECOND;
+const LOOK: Nanos = 500 * MILLI;
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// What replays it.
+    pub options: Options,
+    /// The kinds of faults that the seed has.
+    pub kinds: Vec<String>,
+    /// What was found.
+    pub verdict: Verdict,
+    /// What did not come to its end in the quiet phase.
+    pub stuck: Option<String>,
+    /// Kills and power cuts of shard processes.
+    pub crashes: usize,
+    /// Calls of clients and workers.
+    pub calls: usize,
+    /// Events.
+    pub events: u64,
+    /// A hash of all that happened, in its order: the same seed gives the same.
+    pub trail: u64,
+    /// What happened, for a person; empty unless asked for.
+    pub lines: Vec<String>,
+}
+
+impl Report {
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.stuck.is_none() && self.verdict.findings.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.lines {
+            writeln!(f, "{line}")?;
+        }
+        if let Some(stuck) = &self.stuck {
+            writeln!(f, "did not come to its end: {stuck}")?;
+        }
+        write!(f, "{}", self.verdict)?;
+        let seed = self.options.seed;
+        write!(
+            f,
+            "seed {seed}; replay with: cargo run --profile sim -p ostraca-sim -- --from {seed} --seeds 1 --trace"
+        )?;
+        for kind in &self.options.without {
+            write!(f, " --without {kind}")?;
+        }
+        if let Some(until) = self.options.faults_until {
+            write!(f, " --faults-until {until}")?;
+        }
+        writeln!(f)
+    }
+}
+
+/// What is run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What replays it.
+    pub seed: u64,
+    /// Writes down what happens.
+    pub tells: bool,
+    /// Kinds of faults that are left out, though the seed has them.
+    pub without: Vec<String>,
+    /// After this many nanoseconds nothing goes wrong any more.
+    pub faults_until: Option<u64>,
+}
+
+/// Says which seed it was, where a run panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    #[expect(
+        clippy::print_stderr,
+        reason = "the panic's own message goes there as well"
+    )]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was seed {}", self.0);
+        }
+    }
+}
+
+/// Leaves out of a run that fails what it fails without: kinds of faults, one after the other, and the
+/// faults towards its end. Each try is a run of its own, so the result may fail otherwise.
+#[must_use]
+pub fn shrink(failed: &Report) -> Report {
+    let mut least = run(&failed.options);
+    for kind in &failed.kinds {
+        let mut options = least.options.clone();
+        options.without.push(kind.clone());
+        let without = run(&options);
+        if !without.is_good() {
+            least = without;
+        }
+    }
+    let (mut passes, mut fails) = (0, least.options.faults_until.unwrap_or(14 * SECOND));
+    while fails - passes > SECOND / 20 {
+        let middle = passes + (fails - passes) / 2;
+        let mut options = least.options.clone();
+        options.faults_until = Some(middle);
+        let shorter = run(&options);
+        if shorter.is_good() {
+            passes = middle;
+        } else {
+            (least, fails) = (shorter, middle);
+        }
+    }
+    let mut options = least.options;
+    options.tells = failed.options.tells;
+    run(&options)
+}
+
+/// Runs a seed.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let seed = options.seed;
+    let _says = Seed(seed);
+    // Attempts of a worker carry timers, which never come to anything here: their waits are the
+    // kernel's.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let _entered = runtime.enter();
+
+    let world = World::new(seed, options.tells);
+    let mut scheduler = Scheduler::new(world.kernel.clone());
+    let worker = Place::new(&world);
+    let chance = &world.kernel.chance;
+    let until = chance.within(3 * SECOND, 14 * SECOND);
+    for seat in &world.seats {
+        seat.start();
+    }
+    worker.start(&world);
+    let saves = Saves::default();
+    for _ in 0..chance.within(2, 6) {
+        Client::start(&world, &saves, until);
+    }
+    let kinds = Faults::start(&world, &worker, options, until);
+    while scheduler.step(until) {}
+
+    heal(&world, &worker);
+    world.quiet.store(true, Ordering::Relaxed);
+    let quiet_until = world.kernel.now() + QUIET_MAX;
+    let mut look = world.kernel.now();
+    let stuck = loop {
+        look += LOOK;
+        while scheduler.step(look) {}
+        let left = open_ends(&world);
+        if left.is_none() || look >= quiet_until {
+            break left;
+        }
+    };
+    let store = store(&world);
+    scheduler.finish();
+    let ledger = std::mem::take(&mut *world.ledger.lock());
+    let limits = Limits {
+        converged: stuck.is_none(),
+        // Wall clocks are set ahead by up to ten minutes, and back again.
+        clock_slack: std::time::Duration::from_secs(30 * 60),
+        ..Limits::default()
+    };
+    Report {
+        options: options.clone(),
+        kinds: kinds.iter().map(|kind| format!("{kind:?}")).collect(),
+        verdict: check(&ledger, &store, &limits),
+        stuck,
+        crashes: world.crashes.load(Ordering::Relaxed),
+        calls: ledger.calls.len(),
+        events: scheduler.events,
+        trail: world.kernel.trail(),
+        lines: world.kernel.lines(),
+    }
+}
+
+/// What has not come to its end.
+fn open_ends(world: &World) -> Option<String> {
+    let clients = world.clients.load(Ordering::Relaxed);
+    if clients > 0 {
+        return Some(format!("{clients} clients are still at work"));
+    }
+    for dir in &world.dirs {
+        let seats = world.seats.iter().filter(|seat| seat.dir.id == dir.id);
+        let Some(shard) = seats.clone().find_map(|seat| leading(seat)) else {
+            let refusals: Vec<_> = seats
+                .filter_map(|seat| seat.now.lock().refuses.lock().clone())
+                .collect();
+            return Some(format!("nobody leads shard {}: {refusals:?}", dir.id));
+        };
+        let status = shard.status();
+        if status.trouble == Some(Trouble::ClockLeapt) {
+            // It was set back, and right again: a person says so.
+            shard.confirm_clock();
+        }
+        if status.counts.outbox.ready > 0 {
+            let ready = status.counts.outbox.ready;
+            return Some(format!(
+                "{ready} messages of shard {} are not finished",
+                dir.id
+            ));
+        }
+        if status.next_end.is_some_and(|end| end <= status.now) {
+            return Some(format!("pastes of shard {} are due", dir.id));
+        }
+        if let Some(trouble) = status.trouble {
+            return Some(format!("shard {}: {trouble}", dir.id));
+        }
+    }
+    None
+}
+
+/// The shard of a process that really leads.
+fn leading(seat: &crate::shard::Seat) -> Option<ostraca_engine::Shard> {
+    let shard = seat.shard()?;
+    let probe = ostraca_types::KeyDigest([0; 16]);
+    shard.idempotency(&probe).is_ok().then_some(shard)
+}
+
+fn store(world: &World) -> Store {
+    let mut store = Store {
+        owners: Slot::all().map(|slot| World::owner(slot).0).collect(),
+        ..Store::default()
+    };
+    let outside = world.outside.lock();
+    let now = world.kernel.now();
+    store.objects.extend(outside.objects.keys().copied());
+    let cached = outside.cached.iter().filter(|&(_, &until)| until > now);
+    store.cached.extend(cached.map(|(id, _)| *id));
+    drop(outside);
+    for dir in &world.dirs {
+        let seats = world.seats.iter().filter(|seat| seat.dir.id == dir.id);
+        let Some(shard) = seats.into_iter().find_map(|seat| leading(seat)) else {
+            continue;
+        };
+        let status = shard.status();
+        let rows = shard.rows();
+        store.shards.push(ShardState {
+            shard: dir.id.0,
+            epoch: status.epoch.0,
+            sequence: status.applied.0,
+            now: status.now,
+        });
+        store
+            .pastes
+            .extend(rows.pastes.into_iter().map(|(id, row)| PasteState {
+                id,
+                expires_at: row.expires_at,
+                token: row.token_hash,
+                outbox: row.outbox_id,
+            }));
+        store
+            .keys
+            .extend(rows.idempotency.into_iter().map(|(digest, row)| KeyState {
+                digest,
+                paste: row.paste_id,
+                expires_at: row.expires_at,
+            }));
+        let ready = rows.ready.iter();
+        store
+            .undelivered
+            .extend(ready.map(|row| (row.outbox_id, row.paste_id)));
+        let inbox = rows.inbox.into_iter();
+        store
+            .inbox
+            .extend(inbox.map(|row| (row.consumer.to_string(), row.outbox_id, row.expires_at)));
+    }
+    store
+}

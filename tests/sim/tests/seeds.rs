@@ -1,0 +1,127 @@
+//! Seeds that run with the other tests, and what a simulation must be to be believed. More seeds:
+//! docs/simulation.md.
+
+use std::collections::BTreeSet;
+
+use ostraca_sim::{Options, Report, run, shrink};
+
+fn seed(seed: u64) -> Options {
+    Options {
+        seed,
+        ..Options::default()
+    }
+}
+
+fn finds_nothing(seed_number: u64) -> Report {
+    let report = run(&seed(seed_number));
+    assert!(report.is_good(), "{report}");
+    report
+}
+
+#[test]
+fn a_seed_is_the_same_run_each_time() {
+    for number in [1, 17, 4711] {
+        let told = Options {
+            tells: true,
+            ..seed(number)
+        };
+        let (one, other) = (run(&told), run(&told));
+        assert_eq!(one.lines, other.lines, "seed {number}");
+        assert_eq!(one.trail, other.trail, "seed {number}");
+        assert_eq!(one.events, other.events, "seed {number}");
+        // Nor does it depend on whether anybody listens.
+        assert_eq!(run(&seed(number)).trail, one.trail, "seed {number}");
+    }
+    assert_ne!(run(&seed(1)).trail, run(&seed(2)).trail);
+}
+
+/// Goal: everything that was promised holds, whatever goes wrong; and enough goes wrong.
+#[test]
+fn seeds_find_nothing() {
+    let (mut crashes, mut calls, mut kinds) = (0, 0, BTreeSet::new());
+    for number in 0..100 {
+        let report = finds_nothing(number);
+        crashes += report.crashes;
+        calls += report.calls;
+        kinds.extend(report.kinds);
+    }
+    assert!(
+        crashes > 200 && calls > 10_000,
+        "{crashes} crashes, {calls} calls"
+    );
+    assert_eq!(kinds.len(), 18, "{kinds:?}");
+}
+
+/// A wall clock that was set back at first and was then right had leapt ahead, as the shard sees it:
+/// it ends nothing until a person confirms it, and the run has to come to its end all the same.
+#[test]
+fn seed_76_a_clock_that_is_right_again_has_leapt() {
+    finds_nothing(76);
+}
+
+/// A read was on its way to the edge while the edge was purged, and its answer was stored after it.
+/// That is what the max-age is for, and no finding.
+#[test]
+fn seed_2431_r06_an_answer_on_its_way_comes_into_a_purged_edge() {
+    finds_nothing(2431);
+}
+
+#[test]
+fn faults_that_are_left_out_do_not_strike() {
+    let mut report = run(&seed(3));
+    let all = report.kinds.clone();
+    let quiet = Options {
+        without: all,
+        ..seed(3)
+    };
+    assert!(report.crashes > 0);
+    assert_eq!(run(&quiet).crashes, 0);
+    let early = Options {
+        faults_until: Some(0),
+        ..seed(3)
+    };
+    assert_eq!(run(&early).crashes, 0);
+    // What does not fail cannot be made smaller, and is still what it was.
+    report = shrink(&report);
+    assert!(report.is_good());
+}
+
+/// The table of docs/simulation.md is what the patches say.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "reads its own patches")]
+fn every_mutant_is_in_the_table() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/mutants");
+    let mut rows = BTreeSet::new();
+    for entry in std::fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "patch")
+        {
+            continue;
+        }
+        let name = path
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let text = std::fs::read_to_string(&path).expect("a patch");
+        let field = |field: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(field));
+            line.expect("a field").to_owned()
+        };
+        rows.insert(format!(
+            "| `{name}` | {} | {} |",
+            field("What: "),
+            field("Within: ")
+        ));
+    }
+    let document = include_str!("../../../docs/simulation.md");
+    let table: BTreeSet<_> = document
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(str::to_owned)
+        .collect();
+    assert!(rows.len() > 15);
+    assert_eq!(table, rows);
+}
