@@ -6,6 +6,7 @@
 //! Secrets stay in this crate: the engine sees a token's hash and a sealed answer, never a key or a
 //! token.
 
+mod admission;
 mod creates;
 pub mod data_dir;
 mod deadline;

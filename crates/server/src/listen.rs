@@ -19,6 +19,7 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::admission::AdmissionLayer;
 use crate::deadline::DeadlineLayer;
 use crate::delivery::{InboxServices, OutboxServices};
 use crate::hold::HoldLayer;
@@ -134,6 +135,7 @@ pub(crate) fn listen(
         .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(AdmissionLayer::new(Arc::clone(&held)))
         .layer(DeadlineLayer)
         .layer(HoldLayer(held))
         .add_service(paste)
