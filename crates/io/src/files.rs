@@ -145,6 +145,24 @@ pub fn version(path: &Path) -> io::Result<FileVersion> {
     })
 }
 
+/// A file, whatever becomes of its path. While this lives, no other file is given its number.
+#[derive(Debug)]
+pub struct Pinned(File);
+
+impl Pinned {
+    /// The file at `path`. `NotFound` if there is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::open(path).map(Self)
+    }
+
+    /// Whether it is the one at `path`. `NotFound` if there is none.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt as _;
+        let (ours, there) = (self.0.metadata()?, std::fs::metadata(path)?);
+        Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+    }
+}
+
 /// Permission bits of a file or directory.
 pub fn mode(path: &Path) -> io::Result<u32> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -232,6 +250,25 @@ pub enum Unsuitable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pinned_file_is_told_from_one_in_its_place() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, aside) = (dir.path().join("one"), dir.path().join("aside"));
+        create_durable(&path, b"first", 0o600).expect("a new name");
+        let pinned = Pinned::open(&path).expect("it is there");
+        assert!(pinned.is_at(&path).expect("it is there"));
+        rename_durable(&path, &aside).expect("a free name");
+        let gone = pinned.is_at(&path).expect_err("nothing is there");
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        assert!(pinned.is_at(&aside).expect("it is there"));
+        remove(&aside).expect("removed");
+        create_durable(&path, b"first", 0o600).expect("a new name");
+        assert!(
+            !pinned.is_at(&path).expect("it is there"),
+            "its number was given anew"
+        );
+    }
 
     #[test]
     fn a_created_file_is_never_replaced() {

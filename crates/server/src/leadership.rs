@@ -5,17 +5,17 @@
 //! was raised last leads, the other one is fenced.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_engine::Heartbeat;
 use ostraca_io::files::{Lock, LockError};
-use ostraca_io::{Page, process};
+use ostraca_io::process;
 use tokio::time::Instant;
 
+use crate::epoch_page::MappedPage;
+use crate::error::ServeError;
 use crate::host::Host;
 use crate::seats::{self, Place};
-use crate::serve::ServeError;
 
 /// How often a standby looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -62,17 +62,17 @@ impl Default for Standby {
 
 impl Lead {
     /// Waits until this process is to lead; the lock is kept while it does. `None`: it is another
-    /// process's, or was. It is safe to drop the wait.
+    /// process's, or was. `map` maps the page that is there now. It is safe to drop the wait.
     pub(crate) async fn wait(
         self,
         host: &Host,
         dir: &Path,
-        page: &Arc<dyn Page>,
+        map: impl Fn() -> Result<MappedPage, ServeError>,
     ) -> Result<Option<Lock>, ServeError> {
         let path = dir.join("lock");
         let takes_over = match self {
             // It does not touch the lock before it needs it: others look at who has it.
-            Self::WhenNeeded(standby) => return standby.watch(host, &path, page).await,
+            Self::WhenNeeded(standby) => return standby.watch(host, &path, map).await,
             Self::IfFree => false,
             Self::TakeOver => true,
         };
@@ -92,9 +92,10 @@ impl Standby {
         self,
         host: &Host,
         path: &Path,
-        page: &Arc<dyn Page>,
+        map: impl Fn() -> Result<MappedPage, ServeError>,
     ) -> Result<Option<Lock>, ServeError> {
-        let mut last = Heartbeat::of(&**page);
+        let mut page = map()?;
+        let mut last = Heartbeat::of(&**page.page());
         let mut since = Instant::now();
         // Who has the lock, since the last beat.
         let mut holder = None;
@@ -108,7 +109,12 @@ impl Standby {
                     host.take_seat(Place::Standby, 0);
                 }
             }
-            let now = Heartbeat::of(&**page);
+            if page.replaced().is_some() {
+                // Whoever leads beats on the new one: the old one's silence says nothing.
+                page = map()?;
+                (last, since, holder) = (Heartbeat::of(&**page.page()), Instant::now(), None);
+            }
+            let now = Heartbeat::of(&**page.page());
             if now != last {
                 (last, since, holder) = (now, Instant::now(), None);
                 if now.is_of_leader() && !now.resigned() {
@@ -134,10 +140,8 @@ impl Standby {
                 Err(pid) if silent < self.lease || holder.is_none() => holder = Some(pid),
                 Err(pid) => {
                     tracing::warn!(event = "leader_hangs", shard = %host.id, pid, silent_ms = millis(silent));
-                    match self
-                        .replace(path, pid, || Heartbeat::of(&**page) == last)
-                        .await?
-                    {
+                    let silent = || Heartbeat::of(&**page.page()) == last;
+                    match self.replace(path, pid, silent).await? {
                         Replaced::ByThis(lock) => return Ok(lock),
                         Replaced::ByAnother => (since, holder) = (Instant::now(), None),
                     }

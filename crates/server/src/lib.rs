@@ -12,6 +12,8 @@ pub mod data_dir;
 mod deadline;
 mod delivery;
 pub mod endpoints;
+mod epoch_page;
+mod error;
 mod hold;
 mod host;
 mod leadership;
@@ -27,9 +29,10 @@ mod services;
 mod ticket;
 
 pub use data_dir::DataDir;
+pub use error::ServeError;
 pub use leadership::{Lead, Standby};
 pub use secrets::{Error as SecretError, Secrets};
-pub use serve::{ServeError, ShardOptions, Told, serve_shard};
+pub use serve::{ShardOptions, Told, serve_shard};
 
 /// The compiled descriptors of what a shard serves: the API, and health. Each is a
 /// `google.protobuf.FileDescriptorSet`.

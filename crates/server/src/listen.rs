@@ -30,6 +30,13 @@ use crate::services::{Cluster, Services};
 const MESSAGE_SIZE_MAX: usize = 64 << 10;
 /// Above the default 64 KiB, or one stream that nobody reads starves the others of a connection.
 const STREAM_WINDOW: u32 = 1 << 20;
+///
+/// It also bounds how many small frames a connection may have that were not read yet: h2 counts what each
+/// lacks to 256 bytes, and cuts the connection (ENHANCE_YOUR_CALM) when that is more than half of this
+/// window. A stream is read while no more than its bound of answers waits; one that is full of the
+/// smallest calls, some 80 bytes each, is within it and held back by its own window. A client that fills
+/// more than one and reads no answers loses its connection, and nobody else theirs. tonic has no setting
+/// for it.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const STREAMS_MAX: u32 = 1024;
 /// Finds clients that are gone without a word.
@@ -42,6 +49,12 @@ const RESETS_MAX: usize = STREAMS_MAX as usize;
 /// How long the listener is left alone after it could not accept: out of file descriptors it would
 /// say so again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const _: () = {
+    const SMALLEST_CALL: u32 = 80;
+    let unread = STREAM_WINDOW / SMALLEST_CALL * (256 - SMALLEST_CALL);
+    assert!(unread < CONNECTION_WINDOW / 2);
+};
 
 /// The connections that a listener accepts.
 struct Incoming {

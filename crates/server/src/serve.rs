@@ -1,18 +1,19 @@
 //! A shard process: recovers, serves, drains.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ostraca_engine::{EPOCH_PAGE, OpenError, Shard, ShardThread, StoreError, StoreMeta};
+use ostraca_engine::{EPOCH_PAGE, Shard, ShardThread, StoreMeta};
 use ostraca_io::files::Lock;
-use ostraca_io::{Clock, Entropy, Page, Storage};
+use ostraca_io::{Clock, Entropy, Storage};
 use ostraca_types::{ErrorKind, ShardId, Timestamp};
 use tokio::sync::oneshot;
 use tonic_health::ServingStatus;
 
+use crate::epoch_page::MappedPage;
+use crate::error::ServeError;
 use crate::host::{Host, Phase};
 use crate::leadership::{self, Lead};
 use crate::listen::{Health, listen};
@@ -57,97 +58,6 @@ pub struct ShardOptions<S> {
     pub clock: Arc<dyn Clock>,
     /// The machine's random source.
     pub entropy: Arc<dyn Entropy>,
-}
-
-/// Why a shard process ended, or did not start.
-#[derive(Debug)]
-pub enum ServeError {
-    /// The cluster has no such shard.
-    NoSuchShard(ShardId),
-    /// Another process serves this shard; its pid, where known.
-    Held(Option<u32>),
-    /// The secrets are missing, unreadable or not this store's.
-    Secrets(SecretError),
-    /// The store file cannot be used.
-    Store(StoreError),
-    /// The shard's directory belongs to another shard or cluster.
-    Foreign(ShardId),
-    /// The log did not open.
-    Open(OpenError),
-    /// A write or sync failed while serving, and the log has to be recovered; or the fence ended this
-    /// leadership.
-    Stopped(ostraca_wal::Error),
-    /// The shard's epoch page is not there, or is no page.
-    NoEpochPage(std::path::PathBuf),
-    /// A file, a socket or a thread was refused.
-    Io(&'static str, std::io::Error),
-    /// The gRPC server failed.
-    Transport(tonic::transport::Error),
-}
-
-impl ServeError {
-    /// What whoever started the process can do: `Damaged` needs a person, `Exists` and `NotLeader`
-    /// mean that another process serves the shard, `Unknown` asks for a restart, `Rejected` for a
-    /// change.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::NoSuchShard(_) | Self::Secrets(_) | Self::Foreign(_) => ErrorKind::Rejected,
-            Self::Held(_) => ErrorKind::Exists,
-            Self::Store(StoreError::Io(..)) | Self::Io(..) | Self::Transport(_) => {
-                ErrorKind::Unavailable
-            }
-            Self::Store(_) | Self::NoEpochPage(_) => ErrorKind::Damaged,
-            Self::Open(err) => err.kind(),
-            Self::Stopped(err @ ostraca_wal::Error::Fenced { .. }) => err.kind(),
-            Self::Stopped(_) => ErrorKind::Unknown,
-        }
-    }
-}
-
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchShard(shard) => write!(f, "this cluster has no shard {shard}"),
-            Self::Held(Some(pid)) => write!(
-                f,
-                "another process serves this shard, stop it or start with --take-over: pid {pid}"
-            ),
-            Self::Held(None) => {
-                f.write_str("another process serves this shard, stop it or start with --take-over")
-            }
-            Self::Secrets(err) => err.fmt(f),
-            Self::Store(err) => err.fmt(f),
-            Self::Foreign(shard) => write!(
-                f,
-                "the directory belongs to another shard or cluster than its place says: shard {shard}"
-            ),
-            Self::Open(err) => err.fmt(f),
-            Self::Stopped(err) => err.fmt(f),
-            Self::NoEpochPage(path) => write!(
-                f,
-                "the epoch page is missing or has another size; put it back, or make it anew with \
-                 `ostraca log cut`: {}",
-                path.display()
-            ),
-            Self::Io(what, _) => f.write_str(what),
-            Self::Transport(_) => f.write_str("the gRPC server failed"),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Secrets(err) => std::error::Error::source(err),
-            Self::Store(err) => std::error::Error::source(err),
-            Self::Open(err) => std::error::Error::source(err),
-            Self::Stopped(err) => std::error::Error::source(err),
-            Self::Io(_, err) => Some(err),
-            Self::Transport(err) => Some(err),
-            Self::NoSuchShard(_) | Self::Held(_) | Self::Foreign(_) | Self::NoEpochPage(_) => None,
-        }
-    }
 }
 
 /// What a shard process tells whoever started it.
@@ -210,20 +120,10 @@ pub async fn serve_shard<S: Storage>(
         ));
     }
 
-    let dir = host.data.shard_dir(host.id);
-    let path = dir.join(EPOCH_PAGE);
-    // Made with the store, and never again by a shard: whoever leads now would look at another one.
-    let page = storage.page(&path).map_err(|err| match err.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidData => {
-            ServeError::NoEpochPage(path)
-        }
-        _ => ServeError::Io("cannot map the shard's epoch page", err),
-    })?;
     let terms = Terms {
         host: &host,
         health: &health,
         lead,
-        page,
         storage: Arc::new(storage),
         clock,
         entropy,
@@ -282,7 +182,6 @@ struct Terms<'a, S> {
     host: &'a Arc<Host>,
     health: &'a Health,
     lead: Lead,
-    page: Arc<dyn Page>,
     storage: Arc<S>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -305,17 +204,20 @@ impl<S: Storage> Terms<'_, S> {
     /// Waits until this process is to lead, and opens the shard.
     async fn begin(&self) -> Result<Led, ServeError> {
         let dir = self.host.data.shard_dir(self.host.id);
-        let lock = self.lead.wait(self.host, &dir, &self.page).await?;
+        let map = || MappedPage::map(&*self.storage, dir.join(EPOCH_PAGE));
+        let lock = self.lead.wait(self.host, &dir, map).await?;
+        // The one of before the wait may be no longer what others look at.
+        let page = Arc::new(map()?);
         self.host.enter(Phase::Recovering);
         // A thread of its own, which the end of the process does not wait for: replaying changes
         // nothing, so it can be left at any moment. What follows, taking over, changes no older file.
         let (opened, opening) = oneshot::channel();
         let (host, storage) = (Arc::clone(self.host), Arc::clone(&self.storage));
-        let (page, clock) = (Arc::clone(&self.page), Arc::clone(&self.clock));
-        let entropy = Arc::clone(&self.entropy);
+        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        let mapped = Arc::clone(&page);
         std::thread::Builder::new()
             .name("opening".to_owned())
-            .spawn(move || drop(opened.send(open(&host, &*storage, &page, clock, &*entropy))))
+            .spawn(move || drop(opened.send(open(&host, &*storage, &mapped, clock, &*entropy))))
             .map_err(|err| ServeError::Io("cannot start a thread", err))?;
         let opened = opening.await;
         let (shard, thread) = opened.map_err(|_| {
@@ -330,6 +232,7 @@ impl<S: Storage> Terms<'_, S> {
             shard,
             thread: tokio::task::spawn_blocking(move || thread.join()),
             lock,
+            page,
         })
     }
 
@@ -351,10 +254,16 @@ impl<S: Storage> Terms<'_, S> {
         self.health.set(ServingStatus::Serving).await;
         tell(Told::Leads(host.address));
         let path = host.data.shard_dir(host.id).join("lock");
-        tokio::select! {
-            ended = &mut led.thread => ended_with(ended),
-            failed = watch_over(host, self.health, &led.shard, &mut led.lock, &path) => Err(failed),
+        let failed = tokio::select! {
+            ended = &mut led.thread => return ended_with(ended),
+            failed = watch_over(host, self.health, &led.shard, &mut led.lock, &path, &led.page) => failed,
+        };
+        if matches!(failed, ServeError::EpochPageReplaced(_)) {
+            // No fence would refuse what it appends beside the next leader, this process or another.
+            led.shard.close();
+            ended_with((&mut led.thread).await)?;
         }
+        Err(failed)
     }
 
     /// Closes the log, when the process is told to stop: at once where a standby waits, and after the
@@ -397,6 +306,7 @@ impl<S: Storage> Terms<'_, S> {
 /// One leadership.
 struct Led {
     lock: Option<Lock>,
+    page: Arc<MappedPage>,
     shard: Shard,
     thread: tokio::task::JoinHandle<Result<(), ostraca_wal::Error>>,
     tending: AbortOnDrop,
@@ -437,6 +347,7 @@ async fn watch_over(
     shard: &Shard,
     lock: &mut Option<Lock>,
     path: &std::path::Path,
+    page: &MappedPage,
 ) -> ServeError {
     let mut look = tokio::time::interval(WATCH_INTERVAL);
     let (mut rounds, mut since) = (shard.rounds(), tokio::time::Instant::now());
@@ -457,6 +368,9 @@ async fn watch_over(
                 health.set(ServingStatus::Serving).await;
             }
             host.hangs.store(hangs, Ordering::Relaxed);
+        }
+        if let Some(replaced) = page.replaced() {
+            return replaced;
         }
         if lock.is_none() {
             match leadership::acquire(path) {
@@ -519,7 +433,7 @@ impl Drop for CloseOnDrop {
 fn open<S: Storage>(
     host: &Host,
     storage: &S,
-    page: &Arc<dyn Page>,
+    page: &MappedPage,
     clock: Arc<dyn Clock>,
     entropy: &dyn Entropy,
 ) -> Result<(Shard, ShardThread), ServeError> {
@@ -546,7 +460,7 @@ fn open<S: Storage>(
     };
     let clock_wall = clock.wall();
     let (shard, thread, report) =
-        Shard::open(disk, page, meta.identity(), clock, entropy, &options)
+        Shard::open(disk, page.page(), meta.identity(), clock, entropy, &options)
             .map_err(ServeError::Open)?;
     if report.page_repaired {
         tracing::warn!(
@@ -560,7 +474,8 @@ fn open<S: Storage>(
             "an append that was never acknowledged was cut"
         );
     }
-    if let Err(err) = check_opened(host, &shard, clock_wall) {
+    // The page last: from here on calls are answered, whose fence it is.
+    if let Err(err) = check_opened(host, &shard, clock_wall).and_then(|()| page.check()) {
         // The thread must not go on.
         shard.close();
         drop(thread.join());

@@ -14,7 +14,7 @@ use ostraca_io::{
 };
 use ostraca_proto::v1;
 use ostraca_proto::v1::paste_service_client::PasteServiceClient;
-use ostraca_server::{DataDir, ServeError, ShardOptions, serve_shard};
+use ostraca_server::{DataDir, Lead, ServeError, ShardOptions, Told, serve_shard};
 use ostraca_types::{BodyDigest, IdempotencyKey, Lifetime, RequestDigest, ShardId, Slot};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
@@ -177,12 +177,17 @@ pub(crate) struct Server {
 
 /// Starts a shard, and does not wait for it.
 pub(crate) fn begin_start(dir: &Path, shard: u16, storage: HeldStorage) -> Server {
+    begin_start_to(Lead::IfFree, dir, shard, storage)
+}
+
+/// The same, to lead when `lead` says.
+pub(crate) fn begin_start_to(lead: Lead, dir: &Path, shard: u16, storage: HeldStorage) -> Server {
     let data = DataDir::init(dir, None, &SystemEntropy).expect("a data directory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     let options = ShardOptions {
         storage: storage.clone(),
-        lead: ostraca_server::Lead::IfFree,
+        lead,
         data,
         shard: ShardId(shard),
         listener,
@@ -193,7 +198,7 @@ pub(crate) fn begin_start(dir: &Path, shard: u16, storage: HeldStorage) -> Serve
     let (stop, stopped) = oneshot::channel::<()>();
     let (tell, leads) = watch::channel(false);
     let ended = tokio::spawn(async move {
-        let told = move |_| _ = tell.send_replace(true);
+        let told = move |told| _ = tell.send_replace(matches!(told, Told::Leads(_)));
         serve_shard(options, told, async { drop(stopped.await) }).await
     });
     Server {
@@ -251,6 +256,16 @@ impl Server {
         })
         .await;
         shut
+    }
+
+    /// How it ends by itself.
+    pub(crate) async fn ended(&mut self) -> Result<(), ServeError> {
+        within(&mut self.ended).await.expect("no panic")
+    }
+
+    /// Whether the last that it told is that it leads.
+    pub(crate) fn leads(&self) -> bool {
+        *self.leads.borrow()
     }
 
     /// Tells it to stop, and does not wait.
