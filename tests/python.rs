@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test has files of its own")]
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,6 +12,7 @@ use ostraca_tests::{Options, command, run};
 const BINARY: &str = env!("CARGO_BIN_EXE_ostraca");
 /// Of the workspace.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const PAGE: &str = include_str!("../docs/grpc-api.md");
 
 /// Runs a command that may take as long as a download does.
 fn done(command: &mut Command) -> Output {
@@ -51,22 +53,47 @@ fn python(requirements: &Path) -> PathBuf {
     python
 }
 
-/// Compiles the API for Python into `out`.
-fn generate(python: &Path, out: &Path) {
-    let proto = Path::new(ROOT).join("proto");
-    let mut command = Command::new(python);
-    command
-        .args(["-m", "grpc_tools.protoc", "-I"])
-        .arg(&proto)
-        .arg(format!("--python_out={}", out.display()))
-        .arg(format!("--grpc_python_out={}", out.display()));
-    for file in ["paste", "cluster", "outbox", "inbox"] {
-        command.arg(proto.join(format!("ostraca/v1/{file}.proto")));
+/// The code of the page in one language.
+fn code_of_the_page(language: &str) -> String {
+    let fence = format!("```{language}");
+    let mut code = String::new();
+    let mut inside = false;
+    for line in PAGE.lines() {
+        match line {
+            "```" => inside = false,
+            line if line == fence => inside = true,
+            _ if inside => {
+                code.push_str(line);
+                code.push('\n');
+            }
+            _ => {}
+        }
     }
-    done(&mut command);
+    assert!(!code.is_empty(), "{language} on the page");
+    code
 }
 
-/// Goal: a client of another language needs `proto/`, the golden vectors, and nothing of ours.
+/// Runs the page's shell as at the root of the repository, and makes a module of its Python.
+fn generate(python: &Path, home: &Path) -> PathBuf {
+    symlink(Path::new(ROOT).join("proto"), home.join("proto")).expect("a link");
+    let tools = home.join("tools");
+    std::fs::create_dir(&tools).expect("a directory");
+    symlink(BINARY, tools.join("ostraca")).expect("a link");
+    let bin = python.parent().expect("of the environment").display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    done(
+        Command::new("bash")
+            .args(["-euc", &code_of_the_page("sh")])
+            .current_dir(home)
+            .env("PATH", format!("{bin}:{}:{path}", tools.display())),
+    );
+    let generated = home.join("generated");
+    std::fs::write(generated.join("page.py"), code_of_the_page("python")).expect("written");
+    generated
+}
+
+/// Goal: a client of another language needs `docs/grpc-api.md`, `proto/`, and nothing of ours; the
+/// code on that page is right.
 /// Method: see `tests/python/client.py`. Covers k02, k05, k06, f06, o01, i01 and reflection.
 #[test]
 fn k06_a_client_in_python_creates_reads_deletes_and_consumes() {
@@ -77,9 +104,7 @@ fn k06_a_client_in_python_creates_reads_deletes_and_consumes() {
     let tests = Path::new(ROOT).join("tests/python");
     let python = python(&tests.join("requirements.txt"));
     let up = Options::new(BINARY).shards(2).start();
-    let generated = up.scratch().join("generated");
-    std::fs::create_dir(&generated).expect("a directory");
-    generate(&python, &generated);
+    let generated = generate(&python, up.scratch());
     let addresses = up
         .ready_line
         .split_whitespace()
@@ -117,6 +142,20 @@ fn repeated(mut bytes: &[u8]) -> Vec<&[u8]> {
     }
     assert!(bytes.is_empty(), "one set of descriptors");
     fields
+}
+
+/// Goal: whoever looks up what to do after a refusal finds it.
+#[test]
+fn the_page_has_every_reason() {
+    let reasons = include_str!("../crates/types/src/reason.rs").lines();
+    let reasons: Vec<_> = reasons
+        .filter_map(|line| line.trim().strip_suffix("\",")?.split_once(" = \""))
+        .map(|(_, reason)| format!("`{reason}`"))
+        .collect();
+    assert!(reasons.len() > 20, "{reasons:?}");
+    for reason in reasons {
+        assert!(PAGE.contains(&reason), "{reason} is on the page");
+    }
 }
 
 #[test]

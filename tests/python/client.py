@@ -1,6 +1,7 @@
-"""A client in another language: what it needs to know is in proto/ and in proto/golden/.
+"""A client in another language: what it needs to know is in docs/grpc-api.md, in proto/ and in
+proto/golden/. The code of that page is the client; here it is used, and what it hides is looked at.
 
-Run by tests/python.rs, which says where everything is:
+Run by tests/python.rs, which says where everything is, and makes a module of the page:
   client.py GENERATED GOLDEN BODIES HTTP BINARY ADDRESS...
 """
 
@@ -22,8 +23,6 @@ generated, golden, bodies, http, binary, *addresses = sys.argv[1:]
 sys.path.insert(0, generated)
 
 from ostraca.v1 import (  # noqa: E402
-    cluster_pb2,
-    cluster_pb2_grpc,
     inbox_pb2,
     inbox_pb2_grpc,
     outbox_pb2,
@@ -31,10 +30,18 @@ from ostraca.v1 import (  # noqa: E402
     paste_pb2,
     paste_pb2_grpc,
 )
+from page import (  # noqa: E402
+    Cluster,
+    consume,
+    create,
+    error_info,
+    request_digest,
+    slot_of_id,
+    slot_of_key,
+)
 
 DEADLINE = 20
 CONSUMER = "python-test"
-BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def check(is_so, what):
@@ -48,31 +55,6 @@ def equal(found, expected, what):
 
 
 # What a client computes by itself.
-
-
-def slot_of_key(key):
-    return hashlib.sha256(key.bytes).digest()[0]
-
-
-def slot_of_id(text):
-    """The slot of a paste id or an outbox id; None for a text that is none."""
-    if any(character not in BASE62 for character in text):
-        return None
-    slot = BASE62.index(text[0]) * 62 + BASE62.index(text[1])
-    return slot if slot < 256 else None
-
-
-def request_digest(body, lifetime=None, syntax=None, title=None):
-    digest = hashlib.sha256(b"\x01")
-    for tag, value in [
-        (1, body),
-        (2, None if lifetime is None else lifetime.to_bytes(4, "little")),
-        (3, syntax),
-        (4, title),
-    ]:
-        if value is not None:
-            digest.update(bytes([tag]) + len(value).to_bytes(4, "little") + value)
-    return digest.digest()
 
 
 def vectors(name):
@@ -122,101 +104,31 @@ def refused(call, code, reason):
             if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)
         ]
         equal(len(found), 1, "number of ErrorInfos")
-        info = error_details_pb2.ErrorInfo()
-        found[0].Unpack(info)
+        info = error_info(err)
         equal((info.domain, info.reason), ("ostraca.dev", reason), "reason")
         return info
     raise SystemExit(f"client.py: not refused with {reason}")
 
 
-class Cluster:
-    """Routes by slot, with one connection a shard. Sends nothing twice by itself."""
-
-    def __init__(self, seed):
-        self.channels = {}
-        routing = cluster_pb2_grpc.ClusterServiceStub(self.channel(seed)).GetRouting(
-            cluster_pb2.GetRoutingRequest(), timeout=DEADLINE
-        )
-        check(routing.version > 0, "the table has a version")
-        self.routes = {
-            slot: (shard.shard, shard.address)
-            for shard in routing.shards
-            for slot in shard.slots
-        }
-        equal(sorted(self.routes), list(range(256)), "routed slots")
-        self.shards = {shard.address for shard in routing.shards}
-
-    def channel(self, address):
-        if address not in self.channels:
-            options = [("grpc.enable_retries", 0)]
-            self.channels[address] = grpc.insecure_channel(address, options=options)
-        return self.channels[address]
-
-    def pastes(self, slot):
-        return paste_pb2_grpc.PasteServiceStub(self.channel(self.routes[slot][1]))
-
-    def outbox(self, address):
-        return outbox_pb2_grpc.OutboxServiceStub(self.channel(address))
-
-    def inbox(self, slot):
-        return inbox_pb2_grpc.InboxServiceStub(self.channel(self.routes[slot][1]))
+# The client of the page.
 
 
-def put(object_key, body):
-    """A body as crates/bodies writes it to a directory: create-only, and durable on return."""
-    path = os.path.join(bodies, object_key)
-    unfinished = path + "#1"
-    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        check(os.write(file, body) == len(body), "all of it is written")
-        os.fsync(file)
-    finally:
-        os.close(file)
-    os.link(unfinished, path)  # Refuses a name that is taken.
-    os.unlink(unfinished)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def pastes(cluster, slot):
+    return paste_pb2_grpc.PasteServiceStub(cluster.channel(cluster.leader(slot)))
 
 
-def create(cluster, key, body, title="From Python"):
-    digest = request_digest(body, 600, b"python", title.encode())
-    slot = slot_of_key(key)
-    stub = cluster.pastes(slot)
-    begun = stub.BeginCreate(
-        paste_pb2.BeginCreateRequest(idempotency_key=str(key), request_digest=digest),
-        timeout=DEADLINE,
-    )
-    equal(begun.position.shard, cluster.routes[slot][0], "shard that answered")
-    if begun.WhichOneof("outcome") == "answer":
-        return begun.answer
-    ticket = begun.ticket
-    equal(slot_of_id(ticket.paste_id), slot, "slot of the new id")
-    equal(ticket.object_key, f"p/{ticket.paste_id[:2]}/{ticket.paste_id}", "object key")
-    put(ticket.object_key, body)
-    committed = stub.CommitCreate(
-        paste_pb2.CommitCreateRequest(
-            idempotency_key=str(key),
-            request_digest=digest,
-            ticket=ticket.ticket,
-            lifetime_seconds=600,
-            syntax="python",
-            title=title,
-            body_size=len(body),
-            body_digest=hashlib.sha256(body).digest(),
-        ),
-        timeout=DEADLINE,
-    )
-    check(committed.position.epoch > 0, "the answer has an epoch")
-    return committed.answer
+def inbox(cluster, slot):
+    return inbox_pb2_grpc.InboxServiceStub(cluster.channel(cluster.leader(slot)))
+
+
+def created(cluster, key, body):
+    return create(cluster, bodies, key, body, 600, "python", "From Python")
 
 
 def key_on(cluster, shard):
     while True:
         key = uuid.uuid4()
-        if cluster.routes[slot_of_key(key)][0] == shard:
+        if cluster.owners[slot_of_key(key)] == shard:
             return key
 
 
@@ -224,20 +136,29 @@ def life_of_a_paste(cluster, shard):
     key = key_on(cluster, shard)
     slot = slot_of_key(key)
     body = f"print('shard {shard}')\n".encode()
-    first = create(cluster, key, body)
+    first = created(cluster, key, body)
     check(not first.replayed, "the first is new")
 
-    again = create(cluster, key, body)
+    again = created(cluster, key, body)
     check(again.replayed, "the second is the first")
     for field in ("paste_id", "expires_at_ms", "delete_token"):
         equal(getattr(again, field), getattr(first, field), field)
-    other = lambda: create(cluster, key, body + b"#")  # noqa: E731
+    other = lambda: created(cluster, key, body + b"#")  # noqa: E731
     info = refused(other, grpc.StatusCode.ALREADY_EXISTS, "IDEMPOTENCY_KEY_REUSED")
     check(first.delete_token not in str(info), "a conflict shows nothing")
 
-    stub = cluster.pastes(slot_of_id(first.paste_id))
+    equal(slot_of_id(first.paste_id), slot, "slot of the new id")
+    stub = pastes(cluster, slot)
     get = paste_pb2.GetPasteRequest(paste_id=first.paste_id)
-    paste = stub.GetPaste(get, timeout=DEADLINE).paste
+    read = stub.GetPaste(get, timeout=DEADLINE)
+    equal(read.position.shard, shard, "shard that answered")
+    check(read.position.epoch > 0, "the answer has an epoch")
+    paste = read.paste
+    object_key = f"p/{first.paste_id[:2]}/{first.paste_id}"
+    equal(paste.object_key, object_key, "object key")
+    names = os.listdir(os.path.dirname(os.path.join(bodies, object_key)))
+    check(first.paste_id in names, "the body is where it belongs")
+    check(not any("#" in name for name in names), "and nothing else")
     equal((paste.title, paste.syntax), ("From Python", "python"), "options")
     equal(paste.body_digest, hashlib.sha256(body).digest(), "digest of the body")
     check(paste.now_ms < paste.expires_at_ms == first.expires_at_ms, "it lives")
@@ -245,11 +166,21 @@ def life_of_a_paste(cluster, shard):
         equal(raw.read(), body, "body over HTTP")
 
     # A stale table: the wrong shard does nothing, and says where to go.
-    wrong = next(s for s in range(256) if cluster.routes[s][0] != shard)
-    ask = lambda: cluster.pastes(wrong).GetPaste(get, timeout=DEADLINE)  # noqa: E731
+    wrong = next(s for s in range(256) if cluster.owners[s] != shard)
+    ask = lambda: pastes(cluster, wrong).GetPaste(get, timeout=DEADLINE)  # noqa: E731
     info = refused(ask, grpc.StatusCode.FAILED_PRECONDITION, "WRONG_SHARD")
+    leader = cluster.leaders[shard]
     equal(info.metadata["shard"], str(shard), "shard to ask")
-    equal(info.metadata["address"], cluster.routes[slot][1], "address to ask")
+    equal(info.metadata["address"], leader[1], "address to ask")
+    equal(info.metadata["epoch"], str(leader[0]), "epoch under which it leads")
+    equal(info.metadata["routingVersion"], str(cluster.version), "version of the table")
+    cluster.leaders[shard] = (leader[0] - 1, cluster.leader(wrong))
+    stub_of_call = paste_pb2_grpc.PasteServiceStub
+    found = cluster.call(slot, stub_of_call, "GetPaste", get).paste
+    equal(found.paste_id, first.paste_id, "paste by a stale route")
+    equal(cluster.leaders[shard], leader, "what was learnt")
+    cluster.heed(shard, cluster.leader(wrong), leader[0] - 1)
+    equal(cluster.leaders[shard], leader, "an earlier leader is not gone back to")
 
     delete = paste_pb2.DeletePasteRequest(paste_id=first.paste_id, delete_token="0" * 22)
     rejected = lambda: stub.DeletePaste(delete, timeout=DEADLINE)  # noqa: E731
@@ -261,9 +192,26 @@ def life_of_a_paste(cluster, shard):
     return first.paste_id
 
 
-def consume(cluster, address, expected):
+def consume_by_the_page(cluster, address, expected):
+    done = []
+    until = time.monotonic() + DEADLINE
+    while len(done) < len(expected):
+        check(time.monotonic() < until, f"messages of {expected} come in time")
+        consume(cluster, address, CONSUMER, done.append)
+    equal(sorted(message.paste_id for message in done), sorted(expected), "messages")
+    outbox = outbox_pb2_grpc.OutboxServiceStub(cluster.channel(address))
+    for message in done:
+        stub = inbox(cluster, slot_of_id(message.outbox_id))
+        record = inbox_pb2.RecordInboxRequest(consumer=CONSUMER, outbox_id=message.outbox_id)
+        check(stub.RecordInbox(record, timeout=DEADLINE).already_recorded, "it is recorded")
+        ack = outbox_pb2.AckRequest(consumer=CONSUMER, handles=[message.handle])
+        results = outbox.Ack(ack, timeout=DEADLINE).results
+        equal(results, [outbox_pb2.SETTLE_RESULT_GONE], "it is acked")
+
+
+def consume_in_detail(cluster, address, expected):
     """Every message of a shard once: look in the inbox, do the work, record it, ack."""
-    outbox = cluster.outbox(address)
+    outbox = outbox_pb2_grpc.OutboxServiceStub(cluster.channel(address))
     done = []
     until = time.monotonic() + DEADLINE
     while len(done) < len(expected):
@@ -273,17 +221,17 @@ def consume(cluster, address, expected):
             equal(message.cause, outbox_pb2.END_CAUSE_DELETED, "cause")
             slot = slot_of_id(message.outbox_id)
             equal(slot, slot_of_id(message.paste_id), "slot of a message")
-            equal(cluster.routes[slot][1], address, "shard of a message")
-            inbox = cluster.inbox(slot)
+            equal(cluster.leader(slot), address, "shard of a message")
+            stub = inbox(cluster, slot)
             named = {"consumer": CONSUMER, "outbox_id": message.outbox_id}
             contains = inbox_pb2.ContainsInboxRequest(**named)
-            check(not inbox.ContainsInbox(contains, timeout=DEADLINE).recorded, "new")
+            check(not stub.ContainsInbox(contains, timeout=DEADLINE).recorded, "new")
             done.append(message.paste_id)
             for before in (False, True):
                 record = inbox_pb2.RecordInboxRequest(**named)
-                answer = inbox.RecordInbox(record, timeout=DEADLINE)
+                answer = stub.RecordInbox(record, timeout=DEADLINE)
                 equal(answer.already_recorded, before, "recorded before")
-            check(inbox.ContainsInbox(contains, timeout=DEADLINE).recorded, "recorded")
+            check(stub.ContainsInbox(contains, timeout=DEADLINE).recorded, "recorded")
             ack = outbox_pb2.AckRequest(consumer=CONSUMER, handles=[message.handle])
             for result in (outbox_pb2.SETTLE_RESULT_DONE, outbox_pb2.SETTLE_RESULT_GONE):
                 equal(outbox.Ack(ack, timeout=DEADLINE).results, [result], "ack")
@@ -312,11 +260,9 @@ def reflected(cluster, address, version):
 
 
 def protoset():
-    """What `ostraca protoset` prints, and that it prints it to no terminal."""
-    printed = subprocess.run(
-        [binary, "protoset"], stdout=subprocess.PIPE, check=True, timeout=DEADLINE
-    )
-    files = descriptor_pb2.FileDescriptorSet.FromString(printed.stdout).file
+    """What `ostraca protoset` printed, and that it prints it to no terminal."""
+    with open(os.path.join(generated, "../ostraca.protoset"), "rb") as printed:
+        files = descriptor_pb2.FileDescriptorSet.FromString(printed.read()).file
     terminal, slave = pty.openpty()
     ended = subprocess.run(
         [binary, "protoset"], stdout=slave, stderr=subprocess.PIPE, timeout=DEADLINE
@@ -331,17 +277,23 @@ def protoset():
 def main():
     golden_vectors()
     cluster = Cluster(addresses[0])
-    equal(cluster.shards, set(addresses), "shards of the routing table")
+    check(cluster.version > 0, "the table has a version")
+    equal(sorted(cluster.owners), list(range(256)), "routed slots")
+    led = {address for _, address in cluster.leaders.values()}
+    equal(led, set(addresses), "shards of the routing table")
+    check(all(epoch > 0 for epoch, _ in cluster.leaders.values()), "leaders have epochs")
     for address in addresses:
         register = outbox_pb2.RegisterConsumerRequest(consumer=CONSUMER)
-        cluster.outbox(address).RegisterConsumer(register, timeout=DEADLINE)
+        stub = outbox_pb2_grpc.OutboxServiceStub(cluster.channel(address))
+        stub.RegisterConsumer(register, timeout=DEADLINE)
     ended = {address: [] for address in addresses}
     for shard in range(len(addresses)):
         for _ in range(3):
             paste_id = life_of_a_paste(cluster, shard)
-            ended[cluster.routes[slot_of_id(paste_id)][1]].append(paste_id)
-    for address in addresses:
-        consume(cluster, address, ended[address])
+            ended[cluster.leader(slot_of_id(paste_id))].append(paste_id)
+    consume_by_the_page(cluster, addresses[0], ended[addresses[0]])
+    for address in addresses[1:]:
+        consume_in_detail(cluster, address, ended[address])
     ours = {f"ostraca.v1.{name}Service" for name in ("Paste", "Cluster", "Outbox", "Inbox")}
     ours.add("grpc.health.v1.Health")
     equal(protoset(), ours, "services of the protoset")

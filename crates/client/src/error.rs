@@ -119,6 +119,18 @@ impl Error {
         )
     }
 
+    /// The deadline passed while other calls to the shard were in the way. Nothing was sent.
+    pub(crate) fn no_place() -> Self {
+        Self {
+            retry_after: Some(Duration::from_secs(1)),
+            ..Self::new(
+                ErrorKind::Busy,
+                Some(Reason::Overloaded),
+                "too many calls to the shard are unanswered; nothing was sent",
+            )
+        }
+    }
+
     pub(crate) fn no_route(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, Some(Reason::NotReady), message)
     }

@@ -2,14 +2,20 @@
 //! use.
 //!
 //! - Every call goes to the shard that leads its slot, by a routing table that is fetched from any
-//!   shard and refreshed when an answer says that it is stale, or a shard is out of reach.
-//! - Every call has a deadline, on a stream as well.
+//!   shard and refreshed when an answer says that it is stale, or a shard is out of reach. Of two
+//!   leaders of a shard the one with the higher epoch is believed.
+//! - Every call has a deadline, on a stream as well. What it meets before anything was sent is an
+//!   error that says so.
+//! - Calls to one shard share two connections and wait for a place beyond 2,000; a stream has a
+//!   connection of its own. A connection that failed, or was silent for a whole call, is not used
+//!   for the next one.
 //! - Nothing is retried (k17). A definite "wrong shard" refusal, after which nothing was appended,
 //!   is followed once: that is routing.
 //! - Secrets never reach an [`Error`].
 
 mod error;
 mod outbox;
+mod pool;
 mod routing;
 mod stream;
 
@@ -20,6 +26,7 @@ use ostraca_types::{
     BodyDigest, DeleteToken, ErrorKind, IdempotencyKey, Lifetime, PasteId, RequestDigest, Slot,
     Syntax, Timestamp, Title,
 };
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -31,7 +38,7 @@ pub use outbox::{
 pub use routing::{Seeds, Shard};
 pub use stream::{CreateStream, StreamAnswer};
 
-use routing::Router;
+use routing::{Route, Router};
 use v1::paste_service_client::PasteServiceClient;
 
 /// How long a call may take, routing included, unless the options say otherwise.
@@ -237,7 +244,7 @@ impl Client {
         slot: Slot,
         in_flight: usize,
     ) -> Result<CreateStream, Error> {
-        let route = self.within(self.router.route(slot)).await?;
+        let route = self.route(slot, Instant::now() + self.deadline).await?;
         CreateStream::open(self.router.clone(), route, in_flight, self.deadline).await
     }
 
@@ -248,7 +255,7 @@ impl Client {
 
     /// The status of the shard process at `address` (host:port).
     pub async fn status_of(&self, address: &str) -> Result<v1::GetStatusResponse, Error> {
-        let channel = routing::connect(address)?;
+        let channel = pool::connect(address)?;
         let mut service = v1::cluster_service_client::ClusterServiceClient::new(channel);
         let status = async {
             service
@@ -262,7 +269,7 @@ impl Client {
     /// Tells the shard process at `address` (host:port) that its wall clock, which leapt ahead, is
     /// right. It cannot be taken back.
     pub async fn confirm_clock(&self, address: &str) -> Result<(), Error> {
-        let channel = routing::connect(address)?;
+        let channel = pool::connect(address)?;
         let mut service = v1::cluster_service_client::ClusterServiceClient::new(channel);
         let confirm = async {
             let request = v1::ConfirmClockRequest {};
@@ -289,37 +296,70 @@ impl Client {
         request: Q,
         send: impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
     ) -> Result<A, Error> {
-        let once = async |route: &routing::Route| {
-            let mut request = Request::new(request.clone());
-            // The server stops working on it when nobody waits any more. A little later than this
-            // side does: tonic's own timer would call the missed deadline a cancellation.
-            request.set_timeout(deadline + DEADLINE_GRACE);
-            match send(route.channel.clone(), request).await {
-                Ok(response) => Ok(response.into_inner()),
-                Err(status) => Err(Error::from_status(status)),
+        let until = Instant::now() + deadline;
+        let route = self.route(slot, until).await?;
+        match self.once(&route, until, request.clone(), &send).await {
+            Err(refusal) if refusal.kind() == ErrorKind::NotLeader => {
+                let reroute = timeout_at(until, self.router.reroute(slot, &route, refusal));
+                let route = reroute.await.unwrap_or_else(|_| Err(no_route_yet()))?;
+                self.once(&route, until, request, &send).await
             }
-        };
-        // Whoever was asked last: the deadline may pass meanwhile.
-        let mut asked = None;
-        let call = async {
-            let route = self.router.route(slot).await?;
-            asked = Some(route.clone());
-            match once(&route).await {
-                Err(err) if err.kind() == ErrorKind::NotLeader => {
-                    let route = self.router.reroute(slot, &route, &err).await?;
-                    asked = Some(route.clone());
-                    once(&route).await
-                }
-                done => done,
-            }
-        };
-        let answer = tokio::time::timeout(deadline, call).await;
-        let answer = answer.unwrap_or_else(|_| Err(Error::deadline()));
-        if let (Err(err), Some(route)) = (&answer, &asked) {
-            self.router.learn(route, err);
+            done => done,
         }
-        answer
     }
+
+    /// The way to the leader of `slot`, if it is found before `until`.
+    pub(crate) async fn route(&self, slot: Slot, until: Instant) -> Result<Route, Error> {
+        let found = timeout_at(until, self.router.route(slot)).await;
+        found.unwrap_or_else(|_| Err(no_route_yet()))
+    }
+
+    /// Sends `request` over one connection, once, when there is a place for it.
+    async fn once<Q, A>(
+        &self,
+        route: &Route,
+        until: Instant,
+        request: Q,
+        send: &impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Error> {
+        let place = timeout_at(until, route.peer.place()).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let place = match place {
+            Ok(place) if !left.is_zero() => place,
+            _ => return Err(Error::no_place()),
+        };
+        let mut request = Request::new(request);
+        // The server stops working on it when nobody waits any more. A little later than this side
+        // does: tonic's own timer would call the missed deadline a cancellation.
+        request.set_timeout(left + DEADLINE_GRACE);
+        let err = match timeout_at(until, send(place.channel(), request)).await {
+            Ok(Ok(response)) => {
+                place.answered();
+                route.trust();
+                return Ok(response.into_inner());
+            }
+            Ok(Err(status)) => {
+                let err = Error::from_status(status);
+                if err.is_unreachable() {
+                    place.give_up();
+                } else {
+                    place.answered();
+                }
+                err
+            }
+            Err(_) => {
+                place.unanswered();
+                Error::deadline()
+            }
+        };
+        self.router.learn(route, &err);
+        Err(err)
+    }
+}
+
+/// The deadline passed while seeds were asked. Nothing was sent to a leader.
+fn no_route_yet() -> Error {
+    Error::no_route("no routing table came before the deadline")
 }
 
 fn service(channel: Channel) -> PasteServiceClient<Channel> {

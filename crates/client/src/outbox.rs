@@ -7,6 +7,7 @@ use std::time::Duration;
 use ostraca_proto::v1;
 use ostraca_types::{ConsumerName, OutboxId, PasteId, ShardId, Slot, Timestamp};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::Streaming;
 use tonic::transport::Channel;
 use v1::inbox_service_client::InboxServiceClient;
@@ -146,6 +147,8 @@ pub struct DeadLetters {
 pub struct Messages {
     shard: ShardId,
     stream: Streaming<v1::Message>,
+    /// Its own, and there as long as it is.
+    _connection: Channel,
 }
 
 impl Messages {
@@ -223,18 +226,22 @@ impl Client {
             max_messages: count(max),
             visibility_ms: millis(visibility),
         };
+        let until = Instant::now() + self.deadline;
+        let route = self.route(a_slot(shard)?, until).await?;
         let open = async {
-            let route = self.router.route(a_slot(shard)?).await?;
-            let response = outbox(route.channel.clone()).stream_messages(request).await;
-            response.map_err(|status| {
-                let err = Error::from_status(status);
-                self.router.learn(&route, &err);
-                err
-            })
+            let connection = route.peer.own_connection();
+            let response = outbox(connection.clone()).stream_messages(request).await;
+            match response {
+                Ok(response) => Ok((connection, response.into_inner())),
+                Err(status) => Err(Error::from_status(status)),
+            }
         };
+        let opened = self.within(open).await;
+        let (connection, stream) = opened.inspect_err(|err| self.router.learn(&route, err))?;
         Ok(Messages {
             shard: shard.id,
-            stream: self.within(open).await?.into_inner(),
+            stream,
+            _connection: connection,
         })
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::transport::Channel;
 use v1::stream_creates_request::Call;
 use v1::stream_creates_response::Answer;
 
@@ -40,6 +41,8 @@ pub struct CreateStream {
     in_flight: BTreeMap<u64, Sent>,
     in_flight_max: usize,
     next_tag: u64,
+    /// Its own, and there as long as it is.
+    _connection: Channel,
 }
 
 /// A call without an answer yet.
@@ -65,7 +68,8 @@ impl CreateStream {
         deadline: Duration,
     ) -> Result<Self, Error> {
         let (calls, queued) = mpsc::channel(in_flight_max.max(1));
-        let mut service = crate::service(route.channel.clone());
+        let connection = route.peer.own_connection();
+        let mut service = crate::service(connection.clone());
         let opening = service.stream_creates(ReceiverStream::new(queued));
         let opened = match timeout(deadline, opening).await {
             Ok(opened) => opened.map_err(Error::from_status),
@@ -81,6 +85,7 @@ impl CreateStream {
             in_flight: BTreeMap::new(),
             in_flight_max,
             next_tag: 0,
+            _connection: connection,
         })
     }
 

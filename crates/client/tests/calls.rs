@@ -1,6 +1,8 @@
 //! Calls against shards that fail: what is sent how often, and where to.
 
+mod connections;
 mod fake;
+mod routing;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

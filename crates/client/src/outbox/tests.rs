@@ -11,7 +11,7 @@ use v1::outbox_service_server::{OutboxService, OutboxServiceServer};
 
 use super::*;
 use crate::{Options, Seeds};
-use ostraca_types::Reason;
+use ostraca_types::{ErrorKind, Reason};
 use tonic::{Request, Response, Status};
 
 /// What both shards were asked, and the messages that they have.
@@ -51,6 +51,7 @@ async fn shards() -> (Client, Vec<Shard>, Arc<Mutex<Seen>>) {
             seen: Arc::clone(&seen),
         };
         let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(1024)
             .add_service(ClusterServiceServer::new(fake.clone()))
             .add_service(OutboxServiceServer::new(fake.clone()))
             .add_service(InboxServiceServer::new(fake));
@@ -430,4 +431,44 @@ async fn o05_dead_letters_come_in_pages() {
     replayed.expect("replayed");
     let registered = client.register_consumer(&shards[0], &purge).await;
     registered.expect("registered");
+}
+
+/// Goal: more calls than a shard takes on one connection neither deadlock nor are taken for sent:
+/// they use the other connection, and beyond both they wait for a place, within their deadline.
+/// Method: as many long polls as there are places, of a shard that answers none.
+#[tokio::test]
+async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() {
+    let (client, shards, seen) = shards().await;
+    let purge = ConsumerName::purge();
+    seen.lock().receive_takes = ASK.wait;
+    let mut polls = JoinSet::new();
+    for _ in 0..crate::pool::PLACES {
+        let (client, shard, purge) = (client.clone(), shards[0].clone(), purge.clone());
+        polls.spawn(async move { client.receive(&shard, &purge, ASK).await });
+    }
+    let all = async {
+        while seen.lock().receives.len() < crate::pool::PLACES {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let arrived = tokio::time::timeout(ASK.wait, all).await;
+    arrived.expect("over both connections, every one arrives");
+
+    let record = async || client.record_inbox(&purge, &outbox_id(2)).await;
+    let err = record().await.expect_err("no place");
+    assert_eq!(
+        (err.kind(), err.reason()),
+        (ErrorKind::Busy, Some(Reason::Overloaded)),
+        "{err}"
+    );
+    assert!(err.retry_after().is_some() && seen.lock().recorded.is_empty());
+    let other = client.record_inbox(&purge, &outbox_id(3)).await;
+    assert_eq!(other.expect("another shard"), Recorded::Now);
+
+    // A place that becomes free in time is taken.
+    let (recorded, ()) = tokio::join!(record(), async {
+        tokio::task::yield_now().await;
+        polls.abort_all();
+    });
+    assert_eq!(recorded.expect("a place"), Recorded::Now);
 }

@@ -34,6 +34,10 @@ pub(crate) enum Behaviour {
     Refuse(Code, Reason),
     /// Another shard leads the slot; its address, where known.
     WrongShard(Option<String>),
+    /// Another process leads the shard: its address, and under which epoch, 0 if that is not said.
+    NotLeader(String, u64),
+    /// By a table of this version the slot is this shard's, which is led there.
+    Misdirected(u64, u16, String),
     /// The call arrives and is never answered.
     Hang,
     /// As a stream: begins are answered and commits are not.
@@ -66,10 +70,29 @@ pub(crate) struct Fake {
     pub(crate) address: String,
     pub(crate) counts: Counts,
     behaviour: Mutex<Behaviour>,
-    /// Version, and who leads all slots.
-    routing: Mutex<(u64, String)>,
-    /// Changed to reset every connection.
-    resets: watch::Sender<u32>,
+    routing: Mutex<Routing>,
+    /// Whether GetRouting waits.
+    routing_waits: watch::Sender<bool>,
+    /// Whether begins and commits wait before anything happens to them.
+    calls_wait: watch::Sender<bool>,
+    /// Changed to end every connection.
+    ends: watch::Sender<Ends>,
+}
+
+/// Who leads all slots.
+#[derive(Clone)]
+struct Routing {
+    version: u64,
+    epoch: u64,
+    leader: String,
+}
+
+/// How connections end: those that were made before the latest change.
+#[derive(Debug, Clone, Copy)]
+enum Ends {
+    Reset,
+    /// Nothing comes through any more, as when a machine is gone.
+    Silent,
 }
 
 impl Fake {
@@ -78,11 +101,17 @@ impl Fake {
         let outer = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = outer.local_addr().expect("bound").to_string();
         let fake = Arc::new(Self {
-            routing: Mutex::new((1, address.clone())),
+            routing: Mutex::new(Routing {
+                version: 1,
+                epoch: 1,
+                leader: address.clone(),
+            }),
+            routing_waits: watch::Sender::new(false),
+            calls_wait: watch::Sender::new(false),
             address,
             counts: Counts::default(),
             behaviour: Mutex::new(Behaviour::Answer),
-            resets: watch::Sender::new(0),
+            ends: watch::Sender::new(Ends::Reset),
         });
         let server = inner.local_addr().expect("bound");
         let paste = paste_service_server::PasteServiceServer::from_arc(Arc::clone(&fake));
@@ -93,8 +122,8 @@ impl Fake {
         tokio::spawn(async move {
             while let Ok((client, _)) = outer.accept().await {
                 relay.counts.connections.fetch_add(1, Ordering::SeqCst);
-                let resets = relay.resets.subscribe();
-                tokio::spawn(carry(client, server.to_string(), resets));
+                let ends = relay.ends.subscribe();
+                tokio::spawn(carry(client, server.to_string(), ends));
             }
         });
         fake
@@ -104,18 +133,49 @@ impl Fake {
         *self.behaviour.lock() = behaviour;
     }
 
-    /// What GetRouting answers from now on: `leader` leads all slots.
+    /// What GetRouting answers from now on: `leader` leads all slots, and has just become it.
     pub(crate) fn route(&self, version: u64, leader: &str) {
-        *self.routing.lock() = (version, leader.to_owned());
+        let epoch = self.routing.lock().epoch + 1;
+        self.route_at(version, epoch, leader);
+    }
+
+    /// The same with the epoch under which it leads; 0 if that is not known.
+    pub(crate) fn route_at(&self, version: u64, epoch: u64, leader: &str) {
+        *self.routing.lock() = Routing {
+            version,
+            epoch,
+            leader: leader.to_owned(),
+        };
+    }
+
+    /// Whether GetRouting waits until this says otherwise.
+    pub(crate) fn hold_routing(&self, waits: bool) {
+        self.routing_waits.send_replace(waits);
+    }
+
+    /// Whether begins and commits wait, and what happens to them then is told later.
+    pub(crate) fn hold_calls(&self, waits: bool) {
+        self.calls_wait.send_replace(waits);
     }
 
     /// Resets every connection.
     pub(crate) fn reset(&self) {
-        self.resets.send_modify(|resets| *resets += 1);
+        self.ends.send_replace(Ends::Reset);
+    }
+
+    /// Nothing comes through any connection that there is.
+    pub(crate) fn silence(&self) {
+        self.ends.send_replace(Ends::Silent);
+    }
+
+    fn not_leader(&self, address: &str, epoch: u64) -> HashMap<String, String> {
+        pointer(self.routing.lock().version, 0, address, epoch)
     }
 
     async fn come(&self, count: &AtomicUsize) -> Result<(), Status> {
         count.fetch_add(1, Ordering::SeqCst);
+        let mut waits = self.calls_wait.subscribe();
+        waits.wait_for(|waits| !waits).await.expect("it is there");
         let behaviour = self.behaviour.lock().clone();
         match behaviour {
             Behaviour::Answer => Ok(()),
@@ -126,6 +186,16 @@ impl Fake {
                 Reason::WrongShard,
                 wrong_shard(address),
             )),
+            Behaviour::NotLeader(address, epoch) => Err(refusal(
+                Code::FailedPrecondition,
+                Reason::NotLeader,
+                self.not_leader(&address, epoch),
+            )),
+            Behaviour::Misdirected(version, shard, address) => Err(refusal(
+                Code::FailedPrecondition,
+                Reason::WrongShard,
+                pointer(version, shard, &address, 9),
+            )),
             Behaviour::Hang | Behaviour::HangCommits => std::future::pending().await,
             Behaviour::Reset => {
                 self.reset();
@@ -135,14 +205,33 @@ impl Fake {
     }
 }
 
-/// Carries one connection's bytes until it is to be reset, in the middle of whatever it carries.
-async fn carry(mut client: TcpStream, server: String, mut resets: watch::Receiver<u32>) {
+/// Carries one connection's bytes until it is to end, in the middle of whatever it carries.
+async fn carry(mut client: TcpStream, server: String, mut ends: watch::Receiver<Ends>) {
     client.set_zero_linger().expect("a socket");
     let mut server = TcpStream::connect(server).await.expect("the server");
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-        _ = resets.changed() => {}
+        _ = ends.changed() => {
+            let end = *ends.borrow();
+            if matches!(end, Ends::Silent) {
+                // Held open until the test is over.
+                std::future::pending::<()>().await;
+            }
+        }
     }
+}
+
+/// As a shard says where to go.
+fn pointer(version: u64, shard: u16, address: &str, epoch: u64) -> HashMap<String, String> {
+    let mut metadata = HashMap::from_iter([
+        ("shard".to_owned(), shard.to_string()),
+        ("routingVersion".to_owned(), version.to_string()),
+        ("address".to_owned(), address.to_owned()),
+    ]);
+    if epoch > 0 {
+        metadata.insert("epoch".to_owned(), epoch.to_string());
+    }
+    metadata
 }
 
 fn wrong_shard(address: Option<String>) -> HashMap<String, String> {
@@ -218,6 +307,13 @@ impl paste_service_server::PasteService for Fake {
                 retry_delay_ms: 0,
                 metadata: wrong_shard(address),
             }),
+            Behaviour::NotLeader(address, epoch) => Some(v1::Failure {
+                code: Code::FailedPrecondition.into(),
+                reason: Reason::NotLeader.as_str().to_owned(),
+                message: String::new(),
+                retry_delay_ms: 0,
+                metadata: self.not_leader(&address, epoch),
+            }),
             Behaviour::Answer | Behaviour::HangCommits => None,
             Behaviour::Hang => {
                 // The stream opens; calls are read and not answered.
@@ -274,15 +370,20 @@ impl cluster_service_server::ClusterService for Fake {
         _: Request<v1::GetRoutingRequest>,
     ) -> Result<Response<v1::GetRoutingResponse>, Status> {
         self.counts.routings.fetch_add(1, Ordering::SeqCst);
-        let (version, address) = self.routing.lock().clone();
+        let mut waits = self.routing_waits.subscribe();
+        waits.wait_for(|waits| !waits).await.expect("it is there");
+        let routing = self.routing.lock().clone();
         let slots = Slot::all().map(|slot| u32::from(slot.0)).collect();
         let shards = vec![v1::ShardRoute {
-            epoch: 1,
+            epoch: routing.epoch,
             shard: 0,
-            address,
+            address: routing.leader,
             slots,
         }];
-        Ok(Response::new(v1::GetRoutingResponse { version, shards }))
+        Ok(Response::new(v1::GetRoutingResponse {
+            version: routing.version,
+            shards,
+        }))
     }
 
     async fn get_status(
