@@ -12,19 +12,16 @@
 )]
 #![allow(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
 
-use std::io::BufRead as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use ostraca_benches::shard_process::{ShardProcess, cpu_us, serve};
+use ostraca_benches::{Failure, median};
 use ostraca_client::{Begun, Client, NewPaste, Options, Seeds, StreamAnswer, Ticket};
-use ostraca_io::{Entropy as _, SystemClock, SystemEntropy, files};
-use ostraca_server::{DataDir, ShardOptions, Told, serve_shard};
-use ostraca_types::{BodyDigest, IdempotencyKey, RequestDigest, ShardId, Slot};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+use ostraca_io::{Entropy as _, SystemEntropy};
+use ostraca_types::{BodyDigest, IdempotencyKey, RequestDigest, Slot};
 
 /// Measures creates over gRPC.
 #[derive(Parser)]
@@ -47,6 +44,9 @@ struct Arguments {
     /// Serves a shard in this directory instead; for this program's own use.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+    /// Who started that server.
+    #[arg(long, hide = true, default_value_t = 0)]
+    parent: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ struct Figures {
 fn main() -> Result<(), Failure> {
     let arguments = Arguments::parse();
     if let Some(dir) = &arguments.serve {
-        return serve(dir, arguments.server_threads);
+        return serve(dir, arguments.server_threads, arguments.parent);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,81 +87,8 @@ fn main() -> Result<(), Failure> {
     runtime.block_on(measure(&arguments))
 }
 
-fn serve(dir: &Path, threads: usize) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let options = ShardOptions {
-            storage: ostraca_io::RealStorage,
-            lead: ostraca_server::Lead::IfFree,
-            data: DataDir::init(dir, Some(1), &SystemEntropy)?,
-            shard: ShardId(0),
-            listener: std::net::TcpListener::bind("127.0.0.1:0")?,
-            metrics: None,
-            clock: Arc::new(SystemClock::new()?),
-            entropy: Arc::new(SystemEntropy),
-        };
-        let ready = |told| {
-            if let Told::Leads(address) = told {
-                println!("{address}");
-            }
-        };
-        Ok(serve_shard(options, ready, std::future::pending()).await?)
-    })
-}
-
-/// A server process that ends with the measurement, however that ends.
-struct Server {
-    child: Child,
-    address: String,
-    _dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start(arguments: &Arguments) -> Result<Self, Failure> {
-        let dir = tempfile::tempdir_in(&arguments.dir)?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("--serve")
-            .arg(dir.path())
-            .arg(format!("--server-threads={}", arguments.server_threads))
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdout = child.stdout.take().ok_or("no output")?;
-        let mut address = String::new();
-        std::io::BufReader::new(stdout).read_line(&mut address)?;
-        Ok(Self {
-            child,
-            address: address.trim().to_owned(),
-            _dir: dir,
-        })
-    }
-
-    /// CPU time of all its threads, in microseconds.
-    fn cpu_us(&self) -> Result<f64, Failure> {
-        let stat = files::read_text(format!("/proc/{}/stat", self.child.id()).as_ref())?;
-        let after_name = stat.rsplit(')').next().ok_or("no stat")?;
-        let ticks: f64 = after_name
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|field| field.parse::<f64>().ok())
-            .sum();
-        // USER_HZ is 100 on Linux.
-        Ok(ticks * 10_000.0)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
 async fn measure(arguments: &Arguments) -> Result<(), Failure> {
-    let server = Server::start(arguments)?;
+    let server = ShardProcess::start(&arguments.dir, arguments.server_threads)?;
     let seeds = Seeds::Fixed(vec![server.address.clone()]);
     let client = Client::new(Options {
         seeds,
@@ -208,14 +135,8 @@ fn eprint(line: &str) {
     eprintln!("{line}");
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
 async fn case(
-    server: &Server,
+    server: &ShardProcess,
     client: &Client,
     case: Case,
     in_flight: usize,
@@ -226,7 +147,7 @@ async fn case(
         _ => Vec::new(),
     };
     let status = async || client.status_of(&server.address).await;
-    let (before, cpu_before) = (status().await?, server.cpu_us()?);
+    let (before, cpu_before) = (status().await?, cpu_us(server.pid())?);
     let started = Instant::now();
     let latencies = match case {
         Case::Echo => echo(&server.address, in_flight, window).await?,
@@ -235,7 +156,7 @@ async fn case(
         Case::StreamCommit => stream_commit(client, in_flight, window, tickets).await?,
     };
     let elapsed = started.elapsed().as_secs_f64();
-    let (after, cpu_after) = (status().await?, server.cpu_us()?);
+    let (after, cpu_after) = (status().await?, cpu_us(server.pid())?);
     let mut histogram = hdrhistogram::Histogram::<u64>::new(3)?;
     for latency in &latencies {
         histogram.record(u64::try_from(latency.as_nanos())?)?;

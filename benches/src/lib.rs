@@ -1,10 +1,28 @@
 //! What the measurements share.
 
+pub mod calls;
+pub mod http2;
+pub mod load;
+pub mod paced;
+pub mod shard_process;
+pub mod up_process;
+
 use std::time::Duration;
 
 use ostraca_engine::{Create, SEALED_ANSWER_SIZE, SealedAnswer};
 use ostraca_io::{Entropy as _, SystemEntropy};
 use ostraca_types::{BodyDigest, KeyDigest, OutboxId, PasteId, RequestHash, Timestamp, TokenHash};
+
+/// What ends a measurement.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The middle one of some figures; 0 without any.
+#[must_use]
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
 
 /// A create with a key and an id of its own, as the engine takes it.
 #[must_use]
