@@ -24,7 +24,7 @@ const QUEUE_ENTRIES: u64 = 8192;
 const QUEUE_BYTES: u64 = 8 << 20;
 const BATCH: u64 = 2048;
 /// Calls of a process that are not answered yet, those of streams left out.
-const CALLS: usize = 2048;
+const CALLS: usize = 8192;
 /// Calls of one stream that are not answered yet.
 const STREAM_IN_FLIGHT: usize = 1024;
 
@@ -168,16 +168,17 @@ async fn l01_calls_beyond_the_bound_are_refused_at_once() {
     let commit = commit_request(&server).await;
     let held = server.hold().await;
     let mut calls = tokio::task::JoinSet::new();
-    for _ in 0..4 {
+    // More connections than it needs, as one carries 128.
+    for _ in 0..72 {
         let channel = server.channel();
-        for _ in 0..800 {
+        for _ in 0..120 {
             let mut client = PasteServiceClient::new(channel.clone());
             let commit = commit.clone();
             calls.spawn(async move { client.commit_create(commit).await });
         }
     }
     // The create that holds the thread has a place as well.
-    for _ in 0..3200 + 1 - CALLS {
+    for _ in 0..72 * 120 + 1 - CALLS {
         let refused = within(calls.join_next()).await.expect("calls");
         assert_overloaded(&refused.expect("no panic").expect_err("no place"));
     }
@@ -221,9 +222,9 @@ async fn l01_what_waits_is_bounded_by_bytes_too() {
         handles: vec![handle; 100],
     };
     let mut calls = tokio::task::JoinSet::new();
-    for _ in 0..4 {
+    for _ in 0..20 {
         let channel = server.channel();
-        for _ in 0..500 {
+        for _ in 0..100 {
             let (mut client, ack) = (OutboxServiceClient::new(channel.clone()), ack.clone());
             calls.spawn(async move { client.ack(ack).await });
         }

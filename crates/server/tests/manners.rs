@@ -360,7 +360,7 @@ async fn a_connections_window_is_well_above_a_streams() {
 }
 
 /// Goal: a client that has more calls than a connection may carry waits, and is not stuck.
-/// Method: three times as many, all held up at once by the shard's thread.
+/// Method: many times as many, all held up at once by the shard's thread.
 #[tokio::test]
 async fn more_calls_than_a_connection_carries_are_all_answered() {
     const CALLS: usize = 3000;
@@ -386,7 +386,7 @@ async fn more_calls_than_a_connection_carries_are_all_answered() {
         calls.spawn(async move { raw.delete_paste(request).await });
     }
     until("as many wait as can", async || {
-        server.status().await.queued > 500
+        server.status().await.queued > 100
     })
     .await;
     drop(held);
@@ -425,7 +425,7 @@ async fn calls_that_are_given_up_at_once_cost_nobody_the_connection() {
             .body(())
             .expect("a request")
     };
-    for _ in 0..300 {
+    for _ in 0..100 {
         let (_, mut body) = sender.send_request(request(), false).expect("sent");
         body.send_reset(h2::Reason::CANCEL);
     }

@@ -51,7 +51,7 @@ async fn shards() -> (Client, Vec<Shard>, Arc<Mutex<Seen>>) {
             seen: Arc::clone(&seen),
         };
         let server = tonic::transport::Server::builder()
-            .max_concurrent_streams(1024)
+            .max_concurrent_streams(128)
             .add_service(ClusterServiceServer::new(fake.clone()))
             .add_service(OutboxServiceServer::new(fake.clone()))
             .add_service(InboxServiceServer::new(fake));
