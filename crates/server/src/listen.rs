@@ -30,6 +30,7 @@ use crate::services::{Cluster, Services};
 const MESSAGE_SIZE_MAX: usize = 64 << 10;
 /// Above the default 64 KiB, or one stream that nobody reads starves the others of a connection.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// Well above a stream's, for the same reason.
 ///
 /// It also bounds how many small frames a connection may have that were not read yet: h2 counts what each
 /// lacks to 256 bytes, and cuts the connection (ENHANCE_YOUR_CALM) when that is more than half of this
