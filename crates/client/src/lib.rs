@@ -6,7 +6,7 @@
 //!   leaders of a shard the one with the higher epoch is believed.
 //! - Every call has a deadline, on a stream as well. What it meets before anything was sent is an
 //!   error that says so.
-//! - Calls to one shard share two connections and wait for a place beyond 2,000; a stream has a
+//! - Calls to one shard share four connections and wait for a place beyond 480; a stream has a
 //!   connection of its own. A connection that failed, or was silent for a whole call, is not used
 //!   for the next one.
 //! - Nothing is retried (k17). A definite "wrong shard" refusal, after which nothing was appended,

@@ -109,8 +109,8 @@ where
     }
 }
 
-/// Calls that end by themselves, soon. Streams have bounds of their own, and whoever waits for messages
-/// costs nothing; status, health and routing are answered to everyone.
+/// Calls that end by themselves, soon. Streams have bounds of their own, and so has whoever waits for
+/// messages, for each connection; the number of connections is bounded by file descriptors. Status, health and routing are answered to everyone.
 fn is_counted(path: &str) -> bool {
     let Some(call) = path.strip_prefix("/ostraca.v1.") else {
         return false;

@@ -73,7 +73,21 @@ impl Client {
         while !self.world.is_quiet() {
             self.world.kernel.wait(100 * MILLI);
         }
-        // Whoever asked and never heard asks again, and some look once more at what they know.
+        // Whoever asked and never heard asks again (k10), and some look once more at what they know.
+        let open = |(at, save): (usize, &SaveRef)| save.0.created.is_none().then_some(at);
+        let open: Vec<_> = self
+            .saves
+            .lock()
+            .iter()
+            .enumerate()
+            .filter_map(open)
+            .collect();
+        for at in open {
+            let save = self.saves.lock()[at].0.clone();
+            if save.created.is_none() {
+                self.create(&save, TRIES_MAX);
+            }
+        }
         for _ in 0..6 {
             self.pause(10 * MILLI, 500 * MILLI);
             match self.any() {

@@ -149,10 +149,26 @@ impl Faults {
         let kernel = &world.kernel;
         let chance = &kernel.chance;
         kernel.tell("faults", || format!("{kind:?}"));
+        // The others are counted where it is certain that they strike.
+        let certain = !matches!(
+            kind,
+            Kind::Kill
+                | Kind::PowerCut
+                | Kind::Freeze
+                | Kind::HandOver
+                | Kind::TakeOver
+                | Kind::Damage
+        );
+        if certain {
+            kernel.count(format!("{kind:?}"));
+        }
         match kind {
             Kind::Kill => {
                 let (world, seat) = (world.clone(), Arc::clone(self.seat()));
-                self.at_a_call(&Arc::clone(&seat), move |_| kill(&world, &seat));
+                self.at_a_call(&Arc::clone(&seat), move |kernel| {
+                    kernel.count("Kill");
+                    kill(&world, &seat);
+                });
             }
             Kind::PowerCut => {
                 let world = world.clone();
@@ -167,12 +183,14 @@ impl Faults {
                     chance.within(10 * MILLI, LEASE)
                 };
                 self.at_a_call(self.seat(), move |kernel| {
+                    kernel.count("Freeze");
                     kernel.tell(&process.name, || "is stopped".to_owned());
                     kernel.freeze(&process, kernel.now() + pause);
                 });
             }
             Kind::HandOver => {
                 if let Some(shard) = self.seat().shard() {
+                    kernel.count("HandOver");
                     shard.close();
                 }
             }
@@ -182,6 +200,7 @@ impl Faults {
                     .filter(|seat| seat.shard().is_none())
                     .collect();
                 if let Some(seat) = chance.pick(&standbys) {
+                    kernel.count("TakeOver");
                     seat.take_over();
                 }
             }
@@ -291,12 +310,13 @@ fn kill(world: &World, seat: &Arc<Seat>) {
 }
 
 /// All that runs on the machine ends at once, and what was not synced is lost, in whole or in part.
-fn power_cut(world: &World) {
+pub(crate) fn power_cut(world: &World) {
     let chance = &world.kernel.chance;
     // What a person has not looked at yet could be taken for a torn tail after it.
     if world.dirs.iter().any(|dir| dir.damaged.lock().is_some()) {
         return;
     }
+    world.kernel.count("PowerCut");
     for seat in &world.seats {
         world.crashes.fetch_add(1, Ordering::Relaxed);
         world.kernel.kill(&seat.process());
@@ -353,6 +373,7 @@ fn damage(world: &World, seat: &Arc<Seat>) {
         };
         world.kernel.tell("faults", || format!("{damage:?}"));
         disk.flip_bit(file, damage.offset, damage.bit);
+        world.kernel.count("Damage");
         *dir.damaged.lock() = Some(damage);
         look_after(world.clone(), Arc::clone(dir));
     }

@@ -5,7 +5,7 @@
 //! disk or a page is a wait, so whatever can happen between two of them does, by the seed.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -153,8 +153,9 @@ struct State {
     wall_step: i64,
     boot: u8,
     booted_at: Nanos,
-    /// A hash of all that happened.
+    /// A hash of who did something when, in what order.
     trail: u64,
+    counts: BTreeMap<String, usize>,
     lines: Option<Vec<String>>,
 }
 
@@ -185,6 +186,7 @@ impl Kernel {
             boot: 1,
             booted_at: 0,
             trail: 0xcbf2_9ce4_8422_2325,
+            counts: BTreeMap::new(),
             lines: tells.then(Vec::new),
         };
         Self {
@@ -210,6 +212,15 @@ impl Kernel {
             let at = Duration::from_nanos(now).as_secs_f64();
             lines.push(format!("{at:>14.6}  {who:<10} {}", what()));
         }
+    }
+
+    /// Counts what happened, so that a run says what it had.
+    pub(crate) fn count(&self, what: impl Into<String>) {
+        *self.state.lock().counts.entry(what.into()).or_default() += 1;
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
+        self.state.lock().counts.clone()
     }
 
     pub(crate) fn trail(&self) -> u64 {

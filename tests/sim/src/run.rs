@@ -1,17 +1,22 @@
 //! One run: a phase in which everything goes wrong, a quiet one in which everything must come to its
 //! end, and the verdict.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ostraca_checker::{KeyState, Limits, PasteState, ShardState, Store, Verdict, check};
+use ostraca_checker::{
+    KeyState, Ledger, Limits, PasteState, ShardState, Store, Told, Verdict, check,
+};
 
 use ostraca_engine::Trouble;
 use ostraca_types::Slot;
 
 use crate::client::{Client, Saves};
-use crate::faults::{Faults, heal};
+use crate::faults::{Faults, heal, power_cut};
 use crate::kernel::{MILLI, Nanos, SECOND, Scheduler};
+use crate::shard::Directory;
 use crate::worker::Place;
 use crate::world::World;
 
@@ -27,6 +32,8 @@ pub struct Report {
     pub options: Options,
     /// The kinds of faults that the seed has.
     pub kinds: Vec<String>,
+    /// What happened, and how often.
+    pub counts: BTreeMap<String, usize>,
     /// What was found.
     pub verdict: Verdict,
     /// What did not come to its end in the quiet phase.
@@ -175,6 +182,11 @@ pub fn run(options: &Options) -> Report {
             break left;
         }
     };
+    // What is judged is what the disk has: whatever was acknowledged must come back from it.
+    let stuck = stuck.or_else(|| {
+        power_cut(&world);
+        recovered(&world, &mut scheduler)
+    });
     let store = store(&world);
     scheduler.finish();
     let ledger = std::mem::take(&mut *world.ledger.lock());
@@ -186,6 +198,7 @@ pub fn run(options: &Options) -> Report {
     };
     Report {
         options: options.clone(),
+        counts: counts(&world, &ledger),
         kinds: kinds.iter().map(|kind| format!("{kind:?}")).collect(),
         verdict: check(&ledger, &store, &limits),
         stuck,
@@ -195,6 +208,23 @@ pub fn run(options: &Options) -> Report {
         trail: world.kernel.trail(),
         lines: world.kernel.lines(),
     }
+}
+
+/// Waits until every shard is led again.
+fn recovered(world: &World, scheduler: &mut Scheduler) -> Option<String> {
+    let mut look = world.kernel.now();
+    for _ in 0..120 {
+        look += LOOK;
+        while scheduler.step(look) {}
+        let led = |dir: &Arc<Directory>| {
+            let seats = world.seats.iter().filter(|seat| seat.dir.id == dir.id);
+            seats.into_iter().any(|seat| leading(seat).is_some())
+        };
+        if world.dirs.iter().all(led) {
+            return None;
+        }
+    }
+    Some("a shard does not come back from its disk".to_owned())
 }
 
 /// What has not come to its end.
@@ -231,6 +261,24 @@ fn open_ends(world: &World) -> Option<String> {
         }
     }
     None
+}
+
+/// What happened, and what clients were told.
+fn counts(world: &World, ledger: &Ledger) -> BTreeMap<String, usize> {
+    let mut counts = world.kernel.counts();
+    for call in &ledger.calls {
+        let told = match &call.told {
+            Told::Created { replayed: true, .. } => "replayed",
+            Told::Conflict => "conflict",
+            Told::TokenRejected => "token rejected",
+            Told::Deleted => "deleted",
+            Told::Unknown => "unknown",
+            Told::Refused { reason } => reason,
+            _ => continue,
+        };
+        *counts.entry(told.to_owned()).or_default() += 1;
+    }
+    counts
 }
 
 /// The shard of a process that really leads.

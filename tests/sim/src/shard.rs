@@ -230,8 +230,12 @@ impl Program<'_> {
                 Ok(()) => {
                     kernel.tell(&self.process.name, || "has handed over".to_owned());
                 }
-                Err(Ended::Fenced) => kernel.tell(&self.process.name, || "is fenced".to_owned()),
+                Err(Ended::Fenced) => {
+                    kernel.count("fenced");
+                    kernel.tell(&self.process.name, || "is fenced".to_owned());
+                }
                 Err(Ended::Damaged(err)) => {
+                    kernel.count("refuses");
                     kernel.tell(&self.process.name, || format!("refuses: {err}"));
                     *self.refuses.lock() = Some(err);
                     // It says so and serves nobody, until it is started again.
@@ -313,6 +317,13 @@ impl Program<'_> {
             let (records, cut) = (report.records, report.cut_bytes);
             format!("leads: epoch {epoch}, sequence {sequence}, {records} records, {cut} bytes cut")
         });
+        kernel.count("leads");
+        if report.cut_bytes > 0 {
+            kernel.count("tail cut");
+        }
+        if report.page_repaired {
+            kernel.count("page repaired");
+        }
         *self.leading.lock() = Some(shard.clone());
         let led = loop {
             let patience = rounds.patience();
