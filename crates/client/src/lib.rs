@@ -19,6 +19,7 @@ mod pool;
 mod routing;
 mod stream;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_proto::v1;
@@ -38,11 +39,15 @@ pub use outbox::{
 pub use routing::{Seeds, Shard};
 pub use stream::{CreateStream, StreamAnswer};
 
+use pool::Place;
 use routing::{Route, Router};
 use v1::paste_service_client::PasteServiceClient;
 
 /// How long a call may take, routing included, unless the options say otherwise.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How often a call that waits for a place looks whether another process leads its slot by then.
+const LEADER_LOOK: Duration = Duration::from_millis(50);
 
 /// How much longer the shard works on a call than its caller waits.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
@@ -298,11 +303,17 @@ impl Client {
     ) -> Result<A, Error> {
         let until = Instant::now() + deadline;
         let route = self.route(slot, until).await?;
-        match self.once(&route, until, request.clone(), &send).await {
+        let (route, place) = self.placed(slot, route, until).await?;
+        match self
+            .once(&route, place, until, request.clone(), &send)
+            .await
+        {
             Err(refusal) if refusal.kind() == ErrorKind::NotLeader => {
                 let reroute = timeout_at(until, self.router.reroute(slot, &route, refusal));
                 let route = reroute.await.unwrap_or_else(|_| Err(no_route_yet()))?;
-                self.once(&route, until, request, &send).await
+                let place = timeout_at(until, route.peer.place()).await;
+                let place = place.map_err(|_| Error::no_place())?;
+                self.once(&route, place, until, request, &send).await
             }
             done => done,
         }
@@ -314,20 +325,47 @@ impl Client {
         found.unwrap_or_else(|_| Err(no_route_yet()))
     }
 
-    /// Sends `request` over one connection, once, when there is a place for it.
+    /// A place for a call on the way to the leader of `slot`, before `until`. Where another one comes to
+    /// lead while the call waits, as after a leader that hangs, it goes there: nothing was sent yet.
+    async fn placed(
+        &self,
+        slot: Slot,
+        mut route: Route,
+        until: Instant,
+    ) -> Result<(Route, Place), Error> {
+        loop {
+            let peer = Arc::clone(&route.peer);
+            let mut place = std::pin::pin!(peer.place());
+            // The wait goes on where the leader is the same: the places are given in order.
+            route = loop {
+                let look = until.min(Instant::now() + LEADER_LOOK);
+                if let Ok(place) = timeout_at(look, place.as_mut()).await {
+                    return Ok((route, place));
+                }
+                if Instant::now() >= until {
+                    return Err(Error::no_place());
+                }
+                match self.router.known(slot) {
+                    Some(now) if !Arc::ptr_eq(&now.peer, &peer) => break now,
+                    _ => {}
+                }
+            };
+        }
+    }
+
+    /// Sends `request` over one connection, once.
     async fn once<Q, A>(
         &self,
         route: &Route,
+        place: Place,
         until: Instant,
         request: Q,
         send: &impl AsyncFn(Channel, Request<Q>) -> Result<Response<A>, Status>,
     ) -> Result<A, Error> {
-        let place = timeout_at(until, route.peer.place()).await;
         let left = until.saturating_duration_since(Instant::now());
-        let place = match place {
-            Ok(place) if !left.is_zero() => place,
-            _ => return Err(Error::no_place()),
-        };
+        if left.is_zero() {
+            return Err(Error::no_place());
+        }
         let mut request = Request::new(request);
         // The server stops working on it when nobody waits any more. A little later than this side
         // does: tonic's own timer would call the missed deadline a cancellation.

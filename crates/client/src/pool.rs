@@ -116,11 +116,22 @@ impl Peer {
             // Given back by the place, which may outlive this borrow.
             permit.forget();
         }
-        let nth = self.take();
+        self.place_on(self.take(), true)
+    }
+
+    /// A place beside those of calls, for asking who leads: that is asked most of all when a leader
+    /// hangs and calls have taken its places. What a connection carries beyond them is for it.
+    pub(crate) fn place_to_ask(self: &Arc<Self>) -> Place {
+        let load = |nth: &usize| self.connections[*nth].in_flight.load(Ordering::Relaxed);
+        self.place_on((0..CONNECTIONS).min_by_key(load).unwrap_or_default(), false)
+    }
+
+    fn place_on(self: &Arc<Self>, nth: usize, counted: bool) -> Place {
         let line = Arc::clone(&self.connections[nth].line.read());
         Place {
             peer: Arc::clone(self),
             nth,
+            counted,
             answers_before: line.answers.load(Ordering::Relaxed),
             line,
         }
@@ -148,6 +159,8 @@ impl Peer {
 pub(crate) struct Place {
     peer: Arc<Peer>,
     nth: usize,
+    /// Among the places of calls.
+    counted: bool,
     line: Arc<Line>,
     answers_before: u64,
 }
@@ -182,6 +195,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
         // In this order, so that who gets the permit finds the room.
         self.peer.connections[self.nth]
             .in_flight

@@ -254,7 +254,7 @@ impl Router {
             .ok_or_else(|| Error::no_route(format!("no shard is known to lead slot {slot}")))
     }
 
-    fn known(&self, slot: Slot) -> Option<Route> {
+    pub(crate) fn known(&self, slot: Slot) -> Option<Route> {
         self.0.table.read().route(slot)
     }
 
@@ -428,8 +428,7 @@ fn number(refusal: &Error, name: &str) -> Option<u64> {
 async fn ask(peer: Arc<Peer>) -> Result<v1::GetRoutingResponse, Error> {
     let until = Instant::now() + SEED_LIMIT;
     let silent = || Error::no_route(format!("no answer from a shard at {}", peer.address()));
-    let place = timeout_at(until, peer.place()).await;
-    let place = place.map_err(|_| silent())?;
+    let place = peer.place_to_ask();
     let mut service = ClusterServiceClient::new(place.channel());
     let asked = timeout_at(until, service.get_routing(v1::GetRoutingRequest {})).await;
     match asked {

@@ -472,3 +472,39 @@ async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() 
     });
     assert_eq!(recorded.expect("a place"), Recorded::Now);
 }
+
+/// Goal: calls that wait for a place with a leader that hangs follow to its successor.
+/// Method: long polls have all places of one shard; then another address leads it, under a later epoch.
+#[tokio::test]
+async fn f06_a_call_that_waits_for_a_place_follows_to_a_new_leader() {
+    let (client, shards, seen) = shards().await;
+    let purge = ConsumerName::purge();
+    seen.lock().receive_takes = ASK.wait;
+    let mut polls = JoinSet::new();
+    for _ in 0..crate::pool::PLACES {
+        let (client, shard, purge) = (client.clone(), shards[0].clone(), purge.clone());
+        polls.spawn(async move { client.receive(&shard, &purge, ASK).await });
+    }
+    let all = async {
+        while seen.lock().receives.len() < crate::pool::PLACES {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(ASK.wait, all)
+        .await
+        .expect("they arrive");
+
+    let id = outbox_id(2);
+    let (recorded, ()) = tokio::join!(client.record_inbox(&purge, &id), async {
+        tokio::task::yield_now().await;
+        {
+            let mut seen = seen.lock();
+            let successor = seen.routes[1].address.clone();
+            seen.routes[0].address = successor;
+            seen.routes[0].epoch = 2;
+        }
+        client.shards().await.expect("a table");
+    });
+    assert_eq!(recorded.expect("of the new leader"), Recorded::Now);
+    assert!(!polls.is_empty(), "the places are still taken");
+}
