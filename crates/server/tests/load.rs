@@ -337,7 +337,12 @@ async fn l01_deadlines_that_have_passed_are_not_worked_on() {
         server.status().await.queued == 0
     })
     .await;
-    assert!(records.contains(1).await && records.contains(2).await);
+    assert!(records.contains(1).await);
+    // Nobody is told of this one; it may be applied a moment after the one before it was answered.
+    let limit = Instant::now() + held::DEADLINE;
+    while !records.contains(2).await {
+        assert!(Instant::now() < limit, "who left was waited for");
+    }
     for n in 3..13 {
         assert!(!records.contains(n).await, "nobody waited for {n}");
     }
