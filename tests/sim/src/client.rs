@@ -8,7 +8,7 @@ use ostraca_types::{DeleteToken, IdempotencyKey, RequestDigest, RequestHash};
 use parking_lot::Mutex;
 
 use crate::kernel::{HOUR, MILLI, Nanos, Process, SECOND};
-use crate::net::{Answer, Created, Reply, Request, Silence, hashed};
+use crate::net::{Answer, Created, Reply, Request, Silence};
 use crate::world::World;
 
 /// Tries of one create after which a client gives up.
@@ -265,7 +265,7 @@ impl Client {
                 let told = Told::Created {
                     paste: created.paste,
                     expires_at: created.expires_at,
-                    token: hashed(&created.token),
+                    token: created.token.hash(),
                     replayed: created.replayed,
                 };
                 let mut saves = self.saves.lock();
@@ -313,7 +313,7 @@ impl Client {
         let shard = World::owner(id.slot());
         let op = Op::Delete {
             paste: id,
-            token: hashed(&token),
+            token: token.hash(),
         };
         let invoked: Instant = self.world.now();
         let request = Request::Delete(id, token);

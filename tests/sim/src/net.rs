@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ostraca_engine::{AttemptId, Delivery, Settled};
 use ostraca_types::{
     ConsumerName, DeleteToken, Epoch, KeyDigest, OutboxId, PasteId, RequestHash, Sequence,
-    Timestamp, TokenHash,
+    Timestamp,
 };
 use parking_lot::Mutex;
 
@@ -297,9 +297,4 @@ impl Net {
             self.kernel.wake(task);
         }
     }
-}
-
-/// A hash for the ledger, of a token that never is in it.
-pub(crate) fn hashed(token: &DeleteToken) -> TokenHash {
-    token.hash()
 }

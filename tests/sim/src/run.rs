@@ -44,7 +44,7 @@ pub struct Report {
     pub calls: usize,
     /// Events.
     pub events: u64,
-    /// A hash of all that happened, in its order: the same seed gives the same.
+    /// A hash of who did something when, in what order: the same seed gives the same.
     pub trail: u64,
     /// What happened, for a person; empty unless asked for.
     pub lines: Vec<String>,

@@ -433,18 +433,17 @@ async fn o05_dead_letters_come_in_pages() {
     registered.expect("registered");
 }
 
-/// Goal: more calls than a shard takes on one connection neither deadlock nor are taken for sent:
-/// they use the other connection, and beyond both they wait for a place, within their deadline.
-/// Method: as many long polls as there are places, of a shard that answers none.
-#[tokio::test]
-async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() {
-    let (client, shards, seen) = shards().await;
-    let purge = ConsumerName::purge();
+/// Long polls in all places that a shard has, of one that answers none.
+async fn take_all_places(
+    client: &Client,
+    shard: &Shard,
+    seen: &Mutex<Seen>,
+) -> JoinSet<Result<Vec<Message>, Error>> {
     seen.lock().receive_takes = ASK.wait;
     let mut polls = JoinSet::new();
     for _ in 0..crate::pool::PLACES {
-        let (client, shard, purge) = (client.clone(), shards[0].clone(), purge.clone());
-        polls.spawn(async move { client.receive(&shard, &purge, ASK).await });
+        let (client, shard) = (client.clone(), shard.clone());
+        polls.spawn(async move { client.receive(&shard, &ConsumerName::purge(), ASK).await });
     }
     let all = async {
         while seen.lock().receives.len() < crate::pool::PLACES {
@@ -452,7 +451,18 @@ async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() 
         }
     };
     let arrived = tokio::time::timeout(ASK.wait, all).await;
-    arrived.expect("over both connections, every one arrives");
+    arrived.expect("over all connections, every one arrives");
+    polls
+}
+
+/// Goal: more calls than a shard takes on one connection neither deadlock nor are taken for sent:
+/// they use the other connections, and beyond all they wait for a place, within their deadline.
+/// Method: as many long polls as there are places, of a shard that answers none.
+#[tokio::test]
+async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() {
+    let (client, shards, seen) = shards().await;
+    let purge = ConsumerName::purge();
+    let mut polls = take_all_places(&client, &shards[0], &seen).await;
 
     let record = async || client.record_inbox(&purge, &outbox_id(2)).await;
     let err = record().await.expect_err("no place");
@@ -479,20 +489,7 @@ async fn k17_a_call_without_a_place_is_definite_and_waits_within_its_deadline() 
 async fn f06_a_call_that_waits_for_a_place_follows_to_a_new_leader() {
     let (client, shards, seen) = shards().await;
     let purge = ConsumerName::purge();
-    seen.lock().receive_takes = ASK.wait;
-    let mut polls = JoinSet::new();
-    for _ in 0..crate::pool::PLACES {
-        let (client, shard, purge) = (client.clone(), shards[0].clone(), purge.clone());
-        polls.spawn(async move { client.receive(&shard, &purge, ASK).await });
-    }
-    let all = async {
-        while seen.lock().receives.len() < crate::pool::PLACES {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(ASK.wait, all)
-        .await
-        .expect("they arrive");
+    let polls = take_all_places(&client, &shards[0], &seen).await;
 
     let id = outbox_id(2);
     let (recorded, ()) = tokio::join!(client.record_inbox(&purge, &id), async {
