@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::args::{GetArgs, PasteArgs, RmArgs};
 use crate::exit::{Exit, Failure, say, written};
-use crate::process;
+use crate::signals::interruptible;
 use server::{Save, Server, paste_at};
 
 /// A token and what a person may have written around it.
@@ -45,11 +45,12 @@ pub(crate) fn paste(args: PasteArgs) -> Result<(), Failure> {
         syntax: args.syntax.as_ref(),
         title: args.title.as_ref(),
     };
-    let saved = run(async { Server::new(&args.server.url)?.save(save).await }).and_then(|text| {
-        let answer: Answer = serde_json::from_str(&text)
-            .map_err(|err| Failure::doing(Exit::Failed, "not an answer of ostraca", &err))?;
-        Ok((text, answer))
-    });
+    let saved =
+        interruptible(async { Server::new(&args.server.url)?.save(save).await }).and_then(|text| {
+            let answer: Answer = serde_json::from_str(&text)
+                .map_err(|err| Failure::doing(Exit::Failed, "not an answer of ostraca", &err))?;
+            Ok((text, answer))
+        });
     let (text, answer) = saved.map_err(|failure| {
         if may_be_repeated(failure.exit) {
             failure.repeat_with(key.clone())
@@ -96,7 +97,7 @@ const fn may_be_repeated(exit: Exit) -> bool {
 
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let (base, id) = paste_at(&args.server.url, &args.paste)?;
-    run(async {
+    interruptible(async {
         let mut raw = Server::new(&base)?.raw(&id).await?;
         match &args.output {
             None => {
@@ -135,7 +136,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
 pub(crate) fn rm(args: &RmArgs) -> Result<(), Failure> {
     let (base, id) = paste_at(&args.server.url, &args.paste)?;
     let token = read_token(args.token_file.as_deref())?;
-    run(async { Server::new(&base)?.delete(&id, &token).await })
+    interruptible(async { Server::new(&base)?.delete(&id, &token).await })
 }
 
 /// Whether the frontend or worker at `url` says that it can serve; `None` if it says nothing.
@@ -148,16 +149,6 @@ pub(crate) async fn is_ready(url: &str, within: Duration) -> Option<bool> {
         .await
         .ok()?;
     Some(answer.status().is_success())
-}
-
-/// Runs a client's work, which Ctrl-C ends.
-fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    process::local_runtime()?.block_on(async {
-        tokio::select! {
-            done = work => done,
-            _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
-        }
-    })
 }
 
 fn is_stdin(path: Option<&Path>) -> bool {

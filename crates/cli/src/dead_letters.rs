@@ -7,10 +7,11 @@ use ostraca_types::{ConsumerName, ErrorKind, Reason, ShardId};
 use serde::Serialize;
 
 use crate::args::{DataArg, DeadLettersCommand, ListDeadLettersArgs, ReplayDeadLetterArgs};
+use crate::data;
 use crate::exit::{Exit, Failure, say, written};
 use crate::frontend::seeds;
 use crate::log::rfc3339;
-use crate::{data, process};
+use crate::signals::interruptible;
 
 /// Dead letters of one answer.
 const PAGE_SIZE: usize = 100;
@@ -28,15 +29,10 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(command: DeadLettersCommand) -> Result<(), Failure> {
-    process::local_runtime()?.block_on(async {
-        tokio::select! {
-            done = async {
-                match command {
-                    DeadLettersCommand::List(args) => list(&args).await,
-                    DeadLettersCommand::Replay(args) => replay(&args).await,
-                }
-            } => done,
-            _ = tokio::signal::ctrl_c() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+    interruptible(async {
+        match command {
+            DeadLettersCommand::List(args) => list(&args).await,
+            DeadLettersCommand::Replay(args) => replay(&args).await,
         }
     })
 }

@@ -6,6 +6,7 @@ use ostraca_io::files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::{Exit, Failure};
+use crate::process;
 
 /// The signals that ask a process to stop.
 pub(crate) struct StopSignals {
@@ -26,10 +27,6 @@ pub(crate) enum StopSignal {
 impl StopSignals {
     /// From here on the signals end nothing by themselves. Needs a tokio runtime.
     pub(crate) fn listen() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|err| Failure::doing(Exit::Failed, "cannot listen for signals", &err))
-        };
         let hangup = match ignores_hangup() {
             true => None,
             false => Some(listen(SignalKind::hangup())?),
@@ -65,6 +62,24 @@ impl StopSignals {
             std::process::exit(i32::from(Exit::Interrupted as u8));
         });
     }
+}
+
+/// Does a command's `work` on this thread, which Ctrl-C ends. From the first step of the work on, so
+/// that whatever has gone out is told of; before it, the signal ends the process by itself.
+pub(crate) fn interruptible<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    process::local_runtime()?.block_on(async {
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        tokio::select! {
+            done = work => done,
+            _ = interrupt.recv() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+        }
+    })
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|err| Failure::doing(Exit::Failed, "cannot listen for signals", &err))
 }
 
 /// Whether whoever started this process wants it to outlive the terminal.
