@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test has files of its own")]
 
 use std::fs;
+use std::iter;
 use std::path::PathBuf;
 use std::thread;
 
@@ -12,6 +13,7 @@ use ostraca_tests::faults::{self, Script};
 use ostraca_tests::http::{Http, Request, Response};
 use ostraca_tests::pastes::{Created, create, delete, is_replay, save};
 use ostraca_tests::{Options, Up, key, poll};
+use ostraca_types::IdempotencyKey;
 use serde_json::Value;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ostraca");
@@ -19,7 +21,7 @@ const CLIENTS: usize = 8;
 /// As large as the first segment of a take-over, which may have to be made from it.
 const BALLAST_SIZE: u64 = 2 << 20;
 
-/// An `up` of the faults build with one shard, and its script.
+/// An `up` of the faults build, and its script.
 struct Store {
     up: Up,
     http: Http,
@@ -28,6 +30,10 @@ struct Store {
 
 impl Store {
     fn start() -> Self {
+        Self::start_shards(1)
+    }
+
+    fn start_shards(shards: u16) -> Self {
         let program = if cfg!(feature = "faults") {
             BINARY.into()
         } else {
@@ -35,7 +41,7 @@ impl Store {
         };
         let script = Script::new();
         let up = Options::new(program)
-            .shards(1)
+            .shards(shards)
             .environment("OSTRACA_FAULTS", &script.variable())
             .start();
         Self {
@@ -99,27 +105,35 @@ impl Store {
         });
     }
 
-    /// Creates until there is no room; how many were made.
+    /// Creates on shard 0 until there is no room; how many were made.
     fn fill(&self) -> u64 {
+        let made = self.create_on(0, u64::MAX);
+        assert!(made.iter().all(|made| *made < u64::MAX), "it is full");
+        made.iter().sum()
+    }
+
+    /// Has each client create on a shard until there is no room, or `most` times; how many each made.
+    fn create_on(&self, shard: u16, most: u64) -> Vec<u64> {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
                 let http = self.http.clone();
                 thread::spawn(move || {
-                    (0..).find(|_| {
-                        let answer = http.send(&large(&key()));
+                    let refused = (0..most).find(|_| {
+                        let key = iter::repeat_with(key).find(|key| owner(key) == shard);
+                        let answer = http.send(&large(&key.expect("half of all")));
                         if answer.status != 201 {
                             assert_full(&answer);
                         }
                         answer.status != 201
-                    })
+                    });
+                    refused.unwrap_or(most)
                 })
             })
             .collect();
         let made = clients
             .into_iter()
             .map(|client| client.join().expect("a client"));
-        made.map(|made: Option<u64>| made.expect("it is full some day"))
-            .sum()
+        made.collect()
     }
 
     /// Kills the shard, and waits until `up` has started it again.
@@ -127,6 +141,12 @@ impl Store {
         let killed = self.up.kill_shard(0).expect("it runs");
         self.up.wait_shard(0, Some(killed));
     }
+}
+
+/// The shard of a key, where there are two; where there is one, half of the keys are shard 0's as well.
+fn owner(key: &str) -> u16 {
+    let key = IdempotencyKey::parse(key).expect("a key");
+    u16::from(key.slot().0 >= 128)
 }
 
 /// A create with a record as large as one can be.
@@ -238,4 +258,17 @@ fn d04_a_full_disk_refuses_creates_and_nothing_else_until_there_is_room() {
     assert_eq!(store.status()["shard"]["trouble"], "");
     assert_eq!(store.sum("pastes"), 2 + made);
     assert!(store.has(&pastes[0]));
+}
+
+/// A full disk is one shard's trouble where shards have disks of their own.
+#[test]
+fn l02_the_full_disk_of_one_shard_refuses_its_creates_alone() {
+    let store = Store::start_shards(2);
+    store.script.disk("room 0 shard-0");
+    let filled = store.fill();
+    // As many as filled the one, and more.
+    let each = filled.div_ceil(CLIENTS as u64) + 1;
+    let made = store.create_on(1, each);
+    assert_eq!(made, [each; CLIENTS], "the other has room");
+    assert_eq!(store.create_on(0, 1), [0; CLIENTS], "it is full still");
 }

@@ -8,6 +8,9 @@
 //! - `killed`: SIGKILL; `up` starts it again.
 //! - `stopped`: SIGSTOP for the whole phase, then SIGCONT. Its calls wait until then, or for their
 //!   deadline of 5 s.
+//! - `full`: files of its directory cannot grow; its creates are refused once what it has prepared is used
+//!   up. Only with a program that has the feature `faults` (docs/faults.md), whose clocks and disks read a
+//!   script at every call: compare its figures with those of its own phase before.
 //! - `overrun`: other clients send it several times what it can do, past the client that is measured.
 //! - `stranger overrun`: the same load on a shard of another cluster on this machine. What it does to
 //!   all shards is the machine's doing, as cores and disk are shared; the difference between this and
@@ -17,7 +20,8 @@
 //!
 //! Expected: the shards share nothing but the machine and the client, so at half load the others keep
 //! their throughput, 1.00, in each case, and their p99 of some ms within its own spread when shard 0 is
-//! killed or stopped: a dead or silent shard takes no CPU, and the client has a connection for each. A
+//! killed, stopped or full: a dead or silent shard takes no CPU, a refusal less than a create, and the
+//! client has connections to each. A
 //! restart reads the log, one core for a moment. Overrun, shard 0 takes as much of two cores as the
 //! scheduler gives it: the p99 of the others grows by time slices of a few ms, the stranger's as much.
 
@@ -29,7 +33,8 @@
 )]
 #![allow(clippy::cast_precision_loss, reason = "figures are rounded anyway")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,8 +57,8 @@ struct Arguments {
     /// Rounds; the figures are their medians.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What happens, in each round.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Event::value_variants().to_vec())]
+    /// What happens, in each round; all that the program can do unless given.
+    #[arg(long, value_enum, value_delimiter = ',')]
     events: Vec<Event>,
     /// Shards.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
@@ -86,6 +91,7 @@ enum Event {
     Nothing,
     Killed,
     Stopped,
+    Full,
     Overrun,
     StrangerOverrun,
 }
@@ -96,6 +102,7 @@ impl Event {
             Self::Nothing => "nothing",
             Self::Killed => "killed",
             Self::Stopped => "stopped",
+            Self::Full => "full",
             Self::Overrun => "overrun",
             Self::StrangerOverrun => "stranger overrun",
         }
@@ -124,12 +131,34 @@ fn main() -> Result<(), Failure> {
         let program = program.display();
         return Err(format!("no {program}: run `cargo build --release` first").into());
     }
+    let has_faults = has_faults(&program)?;
+    let events = if arguments.events.is_empty() {
+        let all = Event::value_variants().iter().copied();
+        all.filter(|event| *event != Event::Full || has_faults)
+            .collect()
+    } else {
+        arguments.events.clone()
+    };
+    if events.contains(&Event::Full) && !has_faults {
+        let build =
+            "cargo build --release -p ostraca-cli --features faults --target-dir target/faults";
+        return Err(format!(
+            "`full` needs --ostraca with a build that has the feature faults: {build}"
+        )
+        .into());
+    }
     let up = UpProcess::start(&program, &arguments.dir, arguments.shards)?;
     let stranger = ShardProcess::start(&arguments.dir, arguments.server_threads)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(measure(&arguments, &up, &stranger))
+    runtime.block_on(measure(&arguments, &events, &up, &stranger))
+}
+
+fn has_faults(program: &Path) -> Result<bool, Failure> {
+    let version = Command::new(program).arg("--version").output()?;
+    let version = String::from_utf8(version.stdout)?;
+    Ok(version.split_whitespace().any(|word| word == "faults"))
 }
 
 /// One shard's figures of one phase.
@@ -166,6 +195,7 @@ struct Target {
 
 async fn measure(
     arguments: &Arguments,
+    events: &[Event],
     up: &UpProcess,
     stranger: &ShardProcess,
 ) -> Result<(), Failure> {
@@ -174,10 +204,10 @@ async fn measure(
     let window = Duration::from_secs_f64(arguments.seconds);
     paced::capacity(&client, &owners, IN_FLIGHT, WARM_UP).await?;
     let possible = paced::capacity(&client, &owners, IN_FLIGHT, window).await?;
-    let mut seen = vec![Vec::new(); arguments.events.len()];
+    let mut seen = vec![Vec::new(); events.len()];
     let mut alone = Vec::new();
     for round in 0..arguments.rounds {
-        for (which, event) in arguments.events.iter().copied().enumerate() {
+        for (which, event) in events.iter().copied().enumerate() {
             let (of, name) = (arguments.rounds, event.name());
             eprintln!("round {} of {of}, {name}", round + 1);
             let target = match event {
@@ -188,7 +218,7 @@ async fn measure(
                     Some(target(shard.ok_or("shard 0 is away")?, on_0).await?)
                 }
                 Event::StrangerOverrun => Some(target(stranger.address.clone(), |_| true).await?),
-                Event::Nothing | Event::Killed | Event::Stopped => None,
+                Event::Nothing | Event::Killed | Event::Stopped | Event::Full => None,
             };
             if let (Event::Overrun, Some(target)) = (event, &target) {
                 alone.push(target.capacity);
@@ -209,7 +239,7 @@ async fn measure(
         possible * arguments.load,
         median(alone),
     );
-    print(&arguments.events, &seen);
+    print(events, &seen);
     Ok(())
 }
 
@@ -274,8 +304,10 @@ impl Happens {
             busy.push(cores()?);
             let flood = self.begin(up)?;
             tokio::time::sleep_until(ends.into()).await;
-            if self.event == Event::Stopped {
-                process::resume(pid(up)?)?;
+            match self.event {
+                Event::Stopped => process::resume(pid(up)?)?,
+                Event::Full => up.script_disk("")?,
+                _ => {}
             }
             busy.push(cores()?);
             tokio::time::sleep_until((ends + self.window).into()).await;
@@ -312,6 +344,7 @@ impl Happens {
             Event::Nothing => {}
             Event::Killed => process::kill(pid(up)?)?,
             Event::Stopped => process::pause(pid(up)?)?,
+            Event::Full => up.script_disk("room 0 shard-0")?,
             Event::Overrun | Event::StrangerOverrun => {
                 let target = self.target.as_ref().ok_or("nothing to overrun")?;
                 let arrivals = Arrivals::Open(self.overrun * target.capacity);

@@ -34,7 +34,7 @@ pub use spawner::Ended;
 pub use up::{Counts, Options, Up, command, run, run_while, signal, stop};
 
 /// How long anything may take that should take milliseconds. Two busy cores are slow at times.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Asks until there is an answer. Panics with `what` if there is none by the deadline.
 pub fn poll<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {

@@ -38,6 +38,7 @@ impl Storage for ScriptedStorage {
     fn disk(&self, path: &Path) -> io::Result<ScriptedDisk> {
         Ok(ScriptedDisk {
             disk: RealDisk::open(path)?,
+            dir: path.into(),
             stops: self.0.clone(),
         })
     }
@@ -53,6 +54,7 @@ impl Storage for ScriptedStorage {
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptedDisk {
     disk: RealDisk,
+    dir: Arc<Path>,
     stops: Stops,
 }
 
@@ -60,6 +62,7 @@ impl ScriptedDisk {
     fn file(&self, file: RealFile) -> ScriptedFile {
         ScriptedFile {
             file,
+            dir: Arc::clone(&self.dir),
             stops: self.stops.clone(),
         }
     }
@@ -89,7 +92,7 @@ impl Disk for ScriptedDisk {
         self.stops.reach("disk.before-remove");
         let size = self.disk.open_read_only(name).and_then(|file| file.size());
         self.disk.remove(name)?;
-        self.stops.give_back(size.unwrap_or_default());
+        self.stops.give_back(&self.dir, size.unwrap_or_default());
         Ok(())
     }
 
@@ -107,6 +110,7 @@ impl Disk for ScriptedDisk {
 #[derive(Debug)]
 pub(crate) struct ScriptedFile {
     file: RealFile,
+    dir: Arc<Path>,
     stops: Stops,
 }
 
@@ -141,7 +145,7 @@ impl DiskFile for ScriptedFile {
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let grows = (offset + buf.len() as u64).saturating_sub(self.file.size()?);
-        self.stops.take_room(grows)?;
+        self.stops.take_room(&self.dir, grows)?;
         let name = name_of(buf);
         self.stops.reach(&format!("log.before-write {name}"));
         WRITTEN.with_borrow_mut(|written| written.clone_from(&name));
@@ -172,7 +176,7 @@ impl DiskFile for ScriptedFile {
         self.stops.reach("disk.before-trim");
         let before = self.file.size()?;
         self.file.set_size(size)?;
-        self.stops.give_back(before.saturating_sub(size));
+        self.stops.give_back(&self.dir, before.saturating_sub(size));
         Ok(())
     }
 }
@@ -263,7 +267,7 @@ impl Stops {
 fn is_disk_line(line: &str) -> bool {
     match line.split_once(' ') {
         Some(("fail-sync", kind)) => !kind.is_empty(),
-        Some(("room", bytes)) => bytes.parse::<u32>().is_ok(),
+        Some(("room", room)) => Stops::room_and_whose(room).is_some(),
         _ => line.is_empty(),
     }
 }
@@ -281,8 +285,8 @@ mod tests {
         let log = dir.join("log");
         files::create_dir_durable(&log, 0o755).expect("a directory");
         let disk = RealDisk::open(&log).expect("a directory");
-        let stops = stops.clone();
-        ScriptedDisk { disk, stops }
+        let (dir, stops) = (log.into(), stops.clone());
+        ScriptedDisk { disk, dir, stops }
     }
 
     #[test]
