@@ -119,7 +119,8 @@ impl Error {
         )
     }
 
-    /// The deadline passed while other calls to the shard were in the way. Nothing was sent.
+    /// Other calls to the shard were in the way until the deadline, or too many wait already. Nothing
+    /// was sent.
     pub(crate) fn no_place() -> Self {
         Self {
             retry_after: Some(Duration::from_secs(1)),

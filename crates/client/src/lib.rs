@@ -7,8 +7,10 @@
 //! - Every call has a deadline, on a stream as well. What it meets before anything was sent is an
 //!   error that says so.
 //! - Calls to one shard share four connections and wait for a place beyond 480; a stream has a
-//!   connection of its own. A connection that failed, or was silent for a whole call, is not used
-//!   for the next one.
+//!   connection of its own. Beyond 4,096 that wait a call is refused at once as overloaded. A
+//!   connection that failed, or was silent for a whole call, is not used for the next one.
+//! - The table is fetched once for all calls that want it. That of another cluster than the first one
+//!   heard of is not taken, for as long as the client lives.
 //! - Nothing is retried (k17). A definite "wrong shard" refusal, after which nothing was appended,
 //!   is followed once: that is routing.
 //! - Secrets never reach an [`Error`].
@@ -312,7 +314,7 @@ impl Client {
                 let reroute = timeout_at(until, self.router.reroute(slot, &route, refusal));
                 let route = reroute.await.unwrap_or_else(|_| Err(no_route_yet()))?;
                 let place = timeout_at(until, route.peer.place()).await;
-                let place = place.map_err(|_| Error::no_place())?;
+                let place = place.unwrap_or_else(|_| Err(Error::no_place()))?;
                 self.once(&route, place, until, request, &send).await
             }
             done => done,
@@ -340,7 +342,7 @@ impl Client {
             route = loop {
                 let look = until.min(Instant::now() + LEADER_LOOK);
                 if let Ok(place) = timeout_at(look, place.as_mut()).await {
-                    return Ok((route, place));
+                    return Ok((route, place?));
                 }
                 if Instant::now() >= until {
                     return Err(Error::no_place());

@@ -20,6 +20,11 @@ const CONNECTIONS: usize = 4;
 pub(crate) const CALLS_MAX: usize = 120;
 /// Calls on their way to one address.
 pub(crate) const PLACES: usize = CONNECTIONS * CALLS_MAX;
+/// Calls that wait for a place to one address. Their deadlines alone would let an application that
+/// goes on calling a shard that hangs collect them by the second, each with its request. A shard
+/// that does a thousand calls a second, a small part of what one can, serves so many within
+/// [`crate::DEADLINE_DEFAULT`]; and a frontend has fewer requests at a time than this.
+const WAITING_MAX: usize = 4096;
 
 /// A peer on the same network answers a connect in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,6 +60,8 @@ pub(crate) struct Peer {
     connections: [Connection; CONNECTIONS],
     /// As many as calls fit on all connections.
     places: Semaphore,
+    /// Calls that wait for one of them.
+    waiting: AtomicUsize,
 }
 
 struct Connection {
@@ -98,6 +105,7 @@ impl Peer {
             endpoint,
             connections,
             places: Semaphore::new(PLACES),
+            waiting: AtomicUsize::new(0),
         }))
     }
 
@@ -110,13 +118,30 @@ impl Peer {
         self.endpoint.connect_lazy()
     }
 
-    /// A place for one call, on the connection with the fewest; waits while there is none.
-    pub(crate) async fn place(self: &Arc<Self>) -> Place {
-        if let Ok(permit) = self.places.acquire().await {
+    /// A place for one call, on the connection with the fewest. Waits while there is none, unless
+    /// as many wait as may: then it fails at once.
+    pub(crate) async fn place(self: &Arc<Self>) -> Result<Place, Error> {
+        let permit = match self.places.try_acquire() {
+            Ok(permit) => Ok(permit),
+            Err(_) => {
+                let _waiting = self.wait()?;
+                self.places.acquire().await
+            }
+        };
+        if let Ok(permit) = permit {
             // Given back by the place, which may outlive this borrow.
             permit.forget();
         }
-        self.place_on(self.take(), true)
+        Ok(self.place_on(self.take(), true))
+    }
+
+    fn wait(&self) -> Result<Waiting<'_>, Error> {
+        let one_more = |calls| (calls < WAITING_MAX).then_some(calls + 1);
+        let waiting = &self.waiting;
+        match waiting.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Waiting(waiting)),
+            Err(_) => Err(Error::no_place()),
+        }
     }
 
     /// A place beside those of calls, for asking who leads: that is asked most of all when a leader
@@ -152,6 +177,15 @@ impl Peer {
                 return nth;
             }
         }
+    }
+}
+
+/// A call that waits for a place.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -207,63 +241,4 @@ impl Drop for Place {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::{Context, Waker};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn calls_spread_and_none_is_over_the_limit_of_its_connection() {
-        let peer = Peer::new("127.0.0.1:1").expect("an address");
-        let one = peer.place().await;
-        assert_eq!(one.nth, 0, "one call at a time needs one connection");
-        drop(one);
-        let mut places = Vec::new();
-        for taken in 1..=PLACES {
-            places.push(peer.place().await);
-            let load = |nth: usize| peer.connections[nth].in_flight.load(Ordering::Relaxed);
-            let loads: Vec<_> = (0..CONNECTIONS).map(load).collect();
-            let (least, most) = (loads.iter().min(), loads.iter().max());
-            assert!(
-                most.zip(least)
-                    .is_some_and(|(most, least)| most - least <= 1),
-                "{loads:?}"
-            );
-            assert_eq!(loads.iter().sum::<usize>(), taken);
-        }
-        let mut waiting = Box::pin(peer.place());
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(waiting.as_mut().poll(&mut context).is_pending());
-        let freed = places.swap_remove(7);
-        let nth = freed.nth;
-        drop(freed);
-        assert_eq!(waiting.await.nth, nth, "where there is room");
-        drop(places);
-        assert_eq!(peer.places.available_permits(), PLACES);
-    }
-
-    #[tokio::test]
-    async fn a_connection_is_given_up_once_and_only_if_it_was_silent() {
-        let peer = Peer::new("127.0.0.1:1").expect("an address");
-        let one = peer.place().await;
-        let mut others = Vec::new();
-        for _ in 1..CONNECTIONS {
-            others.push(peer.place().await);
-        }
-        let same = peer.place().await;
-        assert_eq!((one.nth, same.nth), (0, 0));
-        let line = || Arc::clone(&peer.connections[0].line.read());
-        same.answered();
-        one.unanswered();
-        assert!(Arc::ptr_eq(&line(), &one.line), "its other end is there");
-        one.give_up();
-        let fresh = line();
-        assert!(!Arc::ptr_eq(&fresh, &one.line));
-        same.give_up();
-        assert!(Arc::ptr_eq(&line(), &fresh), "for all calls on it at once");
-        drop((one, same, others));
-        let later = peer.place().await;
-        later.unanswered();
-        assert!(!Arc::ptr_eq(&line(), &fresh), "it was silent");
-    }
-}
+mod tests;

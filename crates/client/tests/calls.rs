@@ -2,6 +2,7 @@
 
 mod connections;
 mod fake;
+mod fetches;
 mod routing;
 
 use std::sync::Arc;

@@ -232,7 +232,25 @@ impl Host {
             });
             *slot = Some((version, leader));
         }
-        slot.as_ref().and_then(|(_, leader)| leader.clone())
+        let told = slot.as_ref().and_then(|(_, leader)| leader.clone());
+        // A leader's own seat takes a moment to be written, and is asked for meanwhile. One that has
+        // not heard that it is replaced gives way to its successor's.
+        let own = if shard == self.id {
+            self.own_lead()
+        } else {
+            None
+        };
+        let later = |own: &Leader| told.as_ref().is_none_or(|told| told.epoch < own.epoch);
+        own.filter(later).or(told)
+    }
+
+    /// This process, while it leads.
+    fn own_lead(&self) -> Option<Leader> {
+        let shard = self.opened()?;
+        (*self.phase.borrow() == Phase::Serving).then(|| Leader {
+            address: self.address.to_string(),
+            epoch: shard.epoch().0,
+        })
     }
 
     pub(crate) fn routing(&self) -> v1::GetRoutingResponse {
@@ -255,6 +273,7 @@ impl Host {
         v1::GetRoutingResponse {
             version: self.data.version(),
             shards: shards.collect(),
+            cluster_id: self.data.cluster().to_string(),
         }
     }
 

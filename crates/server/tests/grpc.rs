@@ -8,7 +8,8 @@ use std::time::Duration;
 use ostraca_client::{Begun, Client, CreateAnswer, Error, NewPaste, StreamAnswer, Ticket};
 use ostraca_io::{Entropy as _, ManualClock, SystemEntropy, files};
 use ostraca_proto::v1;
-use ostraca_server::ServeError;
+use ostraca_proto::v1::cluster_service_client::ClusterServiceClient;
+use ostraca_server::{DataDir, ServeError};
 use ostraca_types::{DeleteToken, ErrorKind, IdempotencyKey, PasteId, Reason, RequestDigest, Slot};
 use running::{HOUR, REQUEST, Running, START, advance, create, key, new, paste, start};
 use tonic::Code;
@@ -364,6 +365,64 @@ async fn f06_the_wrong_shard_says_where_to_go() {
     create(&upper.client(), &key()).await.expect("routed");
     lower.stop().await;
     upper.stop().await;
+}
+
+/// Goal: the table says of which cluster it is, so that no client mixes two: each process of one
+/// says the same, and says it after a restart; another cluster's says another.
+#[tokio::test]
+async fn f06_the_table_names_its_cluster() {
+    async fn named(running: &Running) -> String {
+        let mut cluster = ClusterServiceClient::new(running.channel());
+        let table = cluster.get_routing(v1::GetRoutingRequest {}).await;
+        table.expect("a table").into_inner().cluster_id
+    }
+    let ((dir, clock), (other_dir, _)) = (new(), new());
+    let mut ids = Vec::new();
+    for (path, shard) in [
+        (dir.path(), 0),
+        (dir.path(), 1),
+        (dir.path(), 0),
+        (other_dir.path(), 0),
+    ] {
+        let running = start(path, shard, &clock).await.expect("serving");
+        let cluster = DataDir::open(path).expect("made").cluster().to_string();
+        let id = named(&running).await;
+        assert_eq!((id.len(), &id), (32, &cluster));
+        ids.push(id);
+        running.stop().await;
+    }
+    assert!(ids[..3].iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_ne!(ids[3], ids[0]);
+}
+
+/// Goal: a leader names itself from when it serves on, whatever its seat says yet: that is written a
+/// moment later. To a later leader it gives way.
+#[tokio::test]
+async fn f06_a_leader_needs_no_seat_to_name_itself() {
+    let (dir, clock) = new();
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    let mut cluster = ClusterServiceClient::new(running.channel());
+    let mut named = async || {
+        let table = cluster.get_routing(v1::GetRoutingRequest {}).await;
+        let mut shards = table.expect("a table").into_inner().shards;
+        let route = shards.swap_remove(0);
+        (route.address, route.epoch)
+    };
+    let seat = dir.path().join("run/shard-0.leader.json");
+    let own = running.address.to_string();
+    let (_, epoch) = named().await;
+    files::remove(&seat).expect("it was there");
+    assert_eq!(named().await, (own.clone(), epoch));
+    let other = "127.0.0.1:1".to_owned();
+    for (seats, expected) in [
+        (epoch - 1, (own, epoch)),
+        (epoch + 1, (other.clone(), epoch + 1)),
+    ] {
+        let text = format!(r#"{{"pid":1,"grpc":"{other}","epoch":{seats}}}"#);
+        files::replace_durable(&seat, text.as_bytes(), 0o644).expect("written");
+        assert_eq!(named().await, expected);
+    }
+    running.stop().await;
 }
 
 #[tokio::test]

@@ -284,7 +284,7 @@ impl ObjectStore for Slow {
 
 /// Goal: a store that hangs costs a bounded number of bodies in memory, and callers their deadline.
 /// Method: more PUTs than permits, with a deadline far below the store's time.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_hanging_store_costs_the_deadline_and_a_bounded_number_of_bodies() {
     let store = Slow(InMemory::new(), Duration::from_millis(300));
     let deadline = Duration::from_millis(20);

@@ -6,7 +6,7 @@ use crate::fake::{Behaviour, Fake, REQUEST, begin, client, creates, key};
 use crate::{PATIENT, SHORT};
 use ostraca_types::{Reason, Slot};
 
-fn connections(fake: &Fake) -> usize {
+pub(crate) fn connections(fake: &Fake) -> usize {
     fake.counts.connections.load(Ordering::SeqCst)
 }
 

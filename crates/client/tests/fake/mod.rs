@@ -14,8 +14,9 @@ use ostraca_types::{
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt as _};
 use v1::stream_creates_request::Call;
@@ -23,6 +24,7 @@ use v1::stream_creates_response::Answer;
 
 pub(crate) const REQUEST: RequestDigest = RequestDigest([1; 32]);
 pub(crate) const TITLE: &str = "my-diary";
+const CLUSTER: &str = "00112233445566778899aabbccddeeff";
 
 /// What happens to calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,18 +75,21 @@ pub(crate) struct Fake {
     routing: Mutex<Routing>,
     /// Whether GetRouting waits.
     routing_waits: watch::Sender<bool>,
+    /// Whether GetRouting's answers, as they were when it was asked, are on their way.
+    answers_wait: watch::Sender<bool>,
     /// Whether begins and commits wait before anything happens to them.
     calls_wait: watch::Sender<bool>,
     /// Changed to end every connection.
     ends: watch::Sender<Ends>,
 }
 
-/// Who leads all slots.
+/// Who leads all slots, and in which cluster.
 #[derive(Clone)]
 struct Routing {
     version: u64,
     epoch: u64,
     leader: String,
+    cluster: String,
 }
 
 /// How connections end: those that were made before the latest change.
@@ -105,8 +110,10 @@ impl Fake {
                 version: 1,
                 epoch: 1,
                 leader: address.clone(),
+                cluster: CLUSTER.to_owned(),
             }),
             routing_waits: watch::Sender::new(false),
+            answers_wait: watch::Sender::new(false),
             calls_wait: watch::Sender::new(false),
             address,
             counts: Counts::default(),
@@ -117,7 +124,9 @@ impl Fake {
         let paste = paste_service_server::PasteServiceServer::from_arc(Arc::clone(&fake));
         let cluster = cluster_service_server::ClusterServiceServer::from_arc(Arc::clone(&fake));
         let router = Server::builder().add_service(paste).add_service(cluster);
-        tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(inner)));
+        // As a shard sets it: else answers on a connection that was idle come 40 ms late.
+        let inner = TcpIncoming::from(inner).with_nodelay(Some(true));
+        tokio::spawn(router.serve_with_incoming(inner));
         let relay = Arc::clone(&fake);
         tokio::spawn(async move {
             while let Ok((client, _)) = outer.accept().await {
@@ -141,16 +150,25 @@ impl Fake {
 
     /// The same with the epoch under which it leads; 0 if that is not known.
     pub(crate) fn route_at(&self, version: u64, epoch: u64, leader: &str) {
-        *self.routing.lock() = Routing {
-            version,
-            epoch,
-            leader: leader.to_owned(),
-        };
+        let mut routing = self.routing.lock();
+        routing.version = version;
+        routing.epoch = epoch;
+        routing.leader = leader.to_owned();
+    }
+
+    /// Which cluster GetRouting says that it is of; an earlier build says nothing.
+    pub(crate) fn belong_to(&self, cluster: &str) {
+        self.routing.lock().cluster = cluster.to_owned();
     }
 
     /// Whether GetRouting waits until this says otherwise.
     pub(crate) fn hold_routing(&self, waits: bool) {
         self.routing_waits.send_replace(waits);
+    }
+
+    /// Whether GetRouting's answers are late: they say what was so when it was asked.
+    pub(crate) fn hold_answers(&self, waits: bool) {
+        self.answers_wait.send_replace(waits);
     }
 
     /// Whether begins and commits wait, and what happens to them then is told later.
@@ -209,6 +227,9 @@ impl Fake {
 async fn carry(mut client: TcpStream, server: String, mut ends: watch::Receiver<Ends>) {
     client.set_zero_linger().expect("a socket");
     let mut server = TcpStream::connect(server).await.expect("the server");
+    for socket in [&client, &server] {
+        socket.set_nodelay(true).expect("a socket");
+    }
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
         _ = ends.changed() => {
@@ -373,6 +394,8 @@ impl cluster_service_server::ClusterService for Fake {
         let mut waits = self.routing_waits.subscribe();
         waits.wait_for(|waits| !waits).await.expect("it is there");
         let routing = self.routing.lock().clone();
+        let mut late = self.answers_wait.subscribe();
+        late.wait_for(|waits| !waits).await.expect("it is there");
         let slots = Slot::all().map(|slot| u32::from(slot.0)).collect();
         let shards = vec![v1::ShardRoute {
             epoch: routing.epoch,
@@ -383,6 +406,7 @@ impl cluster_service_server::ClusterService for Fake {
         Ok(Response::new(v1::GetRoutingResponse {
             version: routing.version,
             shards,
+            cluster_id: routing.cluster,
         }))
     }
 

@@ -5,6 +5,7 @@ use base64::Engine as _;
 use super::fake::{Rpc, refusal};
 use super::*;
 use ostraca_types::Reason;
+use tokio::time::Instant;
 use tonic::Code;
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -343,8 +344,13 @@ async fn k11_of_two_creates_in_flight_one_commits_and_both_get_its_answer() {
     let site = Site::start().await;
     let key = site.new_key();
     // Both look the key up before either commits.
-    site.shard.delay(Rpc::Commit, Duration::from_millis(200));
-    let (one, two) = tokio::join!(site.post(&key, "hello"), site.post(&key, "hello"));
+    let both = async || {
+        let held = site.shard.hold(Rpc::Commit);
+        held.came().await;
+        held.came().await;
+        held.open();
+    };
+    let (one, two, ()) = tokio::join!(site.post(&key, "hello"), site.post(&key, "hello"), both());
     assert_eq!((one.status, &one.body), (201, &two.body), "{}", two.text());
     let marked = |answer: &Answer| answer.header("idempotency-replayed") == Some("true");
     assert!(marked(&one) != marked(&two), "one is the repetition");
@@ -355,7 +361,7 @@ async fn k11_of_two_creates_in_flight_one_commits_and_both_get_its_answer() {
     );
 
     let key = site.new_key();
-    let (one, two) = tokio::join!(site.post(&key, "hello"), site.post(&key, "other"));
+    let (one, two, ()) = tokio::join!(site.post(&key, "hello"), site.post(&key, "other"), both());
     let mut statuses = [one.status, two.status];
     statuses.sort_unstable();
     assert_eq!(statuses, [201, 409]);
@@ -400,16 +406,17 @@ async fn k07_nothing_is_committed_when_the_body_was_not_stored() {
 async fn a_client_that_goes_away_does_not_cancel_its_commit() {
     let site = Site::start().await;
     let key = site.new_key();
-    site.shard.delay(Rpc::Begin, Duration::from_millis(200));
-    let gone = tokio::time::timeout(Duration::from_millis(50), site.post(&key, "hello")).await;
-    assert!(gone.is_err(), "the client did not wait");
-    for _ in 0..100 {
-        if site.shard.pastes() == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    let held = site.shard.hold(Rpc::Begin);
+    tokio::select! {
+        _ = site.post(&key, "hello") => panic!("it is held"),
+        () = held.came() => {}
     }
-    assert_eq!(site.shard.pastes(), 1, "the create went on");
+    held.open();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while site.shard.pastes() == 0 {
+        assert!(Instant::now() < limit, "the create went on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let again = site.post(&key, "hello").await;
     assert_eq!(
         again.header("idempotency-replayed"),
@@ -426,18 +433,19 @@ async fn l01_creates_beyond_the_bound_are_refused_at_once() {
         ..Config::default()
     };
     let site = Arc::new(Site::with(config).await);
-    site.shard.delay(Rpc::Begin, Duration::from_millis(500));
+    let held = site.shard.hold(Rpc::Begin);
     let first = {
         let site = Arc::clone(&site);
         tokio::spawn(async move { site.post(&site.new_key(), "hello").await.status })
     };
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    held.came().await;
     let second = site
         .post("f81d4fae-7dec-41d0-a765-00a0c91e6bf6", "hello")
         .await;
     second.expect(503, "OVERLOADED");
     assert_eq!(second.header("retry-after"), Some("1"));
     assert!(!first.is_finished(), "the refusal did not wait");
+    held.open();
     assert_eq!(first.await.expect("no panic"), 201);
 }
 

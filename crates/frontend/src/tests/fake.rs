@@ -10,6 +10,7 @@ use ostraca_proto::v1::{self, cluster_service_server, paste_service_server};
 use ostraca_types::contract::LIFETIME_DEFAULT;
 use ostraca_types::{DeleteToken, IdempotencyKey, PasteId, Reason, Slot};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_stream::Empty;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -30,8 +31,25 @@ struct Rows {
     keys: HashMap<String, (Vec<u8>, v1::CreateAnswer)>,
     pastes: HashMap<String, (v1::Paste, String)>,
     failures: HashMap<Rpc, Status>,
-    delays: HashMap<Rpc, Duration>,
+    gates: HashMap<Rpc, Arc<Gate>>,
     commits: Vec<v1::CommitCreateRequest>,
+}
+
+/// Holds the calls that come to it until it is opened.
+pub(super) struct Gate {
+    came: Semaphore,
+    open: Semaphore,
+}
+
+impl Gate {
+    /// Waits until one more call came.
+    pub(super) async fn came(&self) {
+        self.came.acquire().await.expect("never closed").forget();
+    }
+
+    pub(super) fn open(&self) {
+        self.open.close();
+    }
 }
 
 pub(super) struct FakeShard {
@@ -76,8 +94,14 @@ impl FakeShard {
         };
     }
 
-    pub(super) fn delay(&self, rpc: Rpc, by: Duration) {
-        self.rows.lock().expect("no panic").delays.insert(rpc, by);
+    pub(super) fn hold(&self, rpc: Rpc) -> Arc<Gate> {
+        let gate = Arc::new(Gate {
+            came: Semaphore::new(0),
+            open: Semaphore::new(0),
+        });
+        let gates = &mut self.rows.lock().expect("no panic").gates;
+        gates.insert(rpc, Arc::clone(&gate));
+        gate
     }
 
     pub(super) fn commits(&self) -> Vec<v1::CommitCreateRequest> {
@@ -89,15 +113,11 @@ impl FakeShard {
     }
 
     async fn come(&self, rpc: Rpc) -> Result<(), Status> {
-        let delay = self
-            .rows
-            .lock()
-            .expect("no panic")
-            .delays
-            .get(&rpc)
-            .copied();
-        if let Some(delay) = delay {
-            tokio::time::sleep(delay).await;
+        let gate = self.rows.lock().expect("no panic").gates.get(&rpc).cloned();
+        if let Some(gate) = gate {
+            gate.came.add_permits(1);
+            // There are no permits: it ends by being closed.
+            drop(gate.open.acquire().await);
         }
         match self.rows.lock().expect("no panic").failures.get(&rpc) {
             Some(status) => Err(status.clone()),
@@ -265,6 +285,7 @@ impl cluster_service_server::ClusterService for FakeShard {
         Ok(Response::new(v1::GetRoutingResponse {
             version: 1,
             shards: vec![route],
+            cluster_id: String::new(),
         }))
     }
 

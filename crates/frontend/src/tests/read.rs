@@ -357,7 +357,7 @@ async fn ids_that_are_none_are_missing_and_never_an_error() {
 #[tokio::test]
 async fn a_slow_shard_costs_a_deadline() {
     let site = Site::start().await;
-    site.shard.delay(fake::Rpc::Get, Duration::from_secs(60));
+    let _never_opened = site.shard.hold(fake::Rpc::Get);
     let client = Options {
         seeds: Seeds::Fixed(vec![site.shard.address.clone()]),
         // Time enough to connect on a busy machine.

@@ -8,6 +8,9 @@ use tokio::time::timeout;
 use super::fake::Rpc;
 use super::*;
 
+/// Below every limit that would end what is waited for as well.
+const SOON: Duration = Duration::from_secs(9);
+
 /// The site behind a socket; its address, and what stops it.
 async fn listen(
     site: &Site,
@@ -65,7 +68,7 @@ async fn a_client_that_is_still_sending_sees_the_413() {
                     .await
                     .expect("the connection stays open");
             }
-            let answer = timeout(Duration::from_secs(10), read_all(&mut stream)).await;
+            let answer = timeout(SOON, read_all(&mut stream)).await;
             let answer = answer.expect("closed").expect("no reset");
             let status = if path == "/api/v1/pastes" {
                 "413"
@@ -95,7 +98,7 @@ async fn a_client_that_waits_for_100_continue_is_refused_before_it_sends() {
          Expect: 100-continue\r\nContent-Length: 33554432\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
-    let answer = timeout(Duration::from_secs(5), read_all(&mut stream)).await;
+    let answer = timeout(SOON, read_all(&mut stream)).await;
     let answer = answer.expect("closed at once").expect("no reset");
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(!answer.contains("100 Continue"), "{answer}");
@@ -129,20 +132,21 @@ async fn a_stop_finishes_what_is_in_flight_and_does_not_wait_for_the_silent() {
     let site = Site::start().await;
     let (id, _) = site.paste("hello").await;
     let (address, stop, served) = listen(&site).await;
-    site.shard.delay(Rpc::Get, Duration::from_millis(300));
+    let held = site.shard.hold(Rpc::Get);
     // Neither a connection without a word nor one between requests holds the stop up.
     let _silent = TcpStream::connect(address).await.expect("connected");
     let mut busy = TcpStream::connect(address).await.expect("connected");
     let request = format!("GET /{id}/raw HTTP/1.1\r\nHost: x\r\n\r\n");
     busy.write_all(request.as_bytes()).await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    held.came().await;
     stop.send(()).expect("serving");
+    held.open();
     let answer = read_all(&mut busy).await.expect("answered");
     assert!(
         answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hello"),
         "{answer}"
     );
-    timeout(Duration::from_secs(5), served)
+    timeout(SOON, served)
         .await
         .expect("ended in time")
         .expect("no panic");
