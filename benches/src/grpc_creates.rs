@@ -91,6 +91,7 @@ async fn measure(arguments: &Arguments) -> Result<(), Failure> {
     let server = ShardProcess::start(&arguments.dir, arguments.server_threads)?;
     let seeds = Seeds::Fixed(vec![server.address.clone()]);
     let client = Client::new(Options {
+        cluster: None,
         seeds,
         deadline: Duration::from_secs(30),
     });

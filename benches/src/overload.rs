@@ -225,6 +225,7 @@ fn measure_level(
 
 fn client(address: &str) -> Client {
     Client::new(Options {
+        cluster: None,
         seeds: Seeds::Fixed(vec![address.to_owned()]),
         deadline: Duration::from_secs(30),
     })

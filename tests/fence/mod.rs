@@ -90,6 +90,7 @@ impl Caller {
     pub(crate) fn of(addresses: &[&str], deadline: Duration) -> Self {
         let addresses = addresses.iter().map(|address| (*address).to_owned());
         Self(Client::new(Options {
+            cluster: None,
             seeds: Seeds::Fixed(addresses.collect()),
             deadline,
         }))

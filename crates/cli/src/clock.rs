@@ -1,16 +1,14 @@
 //! `ostraca clock`: what a person decides about the clocks of shards.
 
-use ostraca_client::{Client, Options};
-
 use crate::args::ClockCommand;
 use crate::exit::{Exit, Failure, say};
-use crate::frontend::seeds;
+use crate::frontend::shards;
 use crate::{data, process};
 
 pub(crate) fn run(command: &ClockCommand) -> Result<(), Failure> {
     let ClockCommand::Confirm(args) = command;
     let data = data::open(&args.data.path)?;
-    let client = Client::new(Options::new(seeds(&data, Vec::new())));
+    let client = shards(&data, Vec::new());
     process::local_runtime()?.block_on(async {
         let unreachable = |err: ostraca_client::Error| Failure::caused(Exit::Unavailable, &err);
         let mut ended = Ok(());

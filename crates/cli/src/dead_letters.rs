@@ -2,14 +2,14 @@
 
 use std::io::{self, Write as _};
 
-use ostraca_client::{Client, DeadLetter, Error, Options, Shard};
+use ostraca_client::{Client, DeadLetter, Error, Shard};
 use ostraca_types::{ConsumerName, ErrorKind, Reason, ShardId};
 use serde::Serialize;
 
 use crate::args::{DataArg, DeadLettersCommand, ListDeadLettersArgs, ReplayDeadLetterArgs};
 use crate::data;
 use crate::exit::{Exit, Failure, say, written};
-use crate::frontend::seeds;
+use crate::frontend::shards;
 use crate::log::rfc3339;
 use crate::signals::interruptible;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(command: DeadLettersCommand) -> Result<(), Failure> {
 
 fn client(data: &DataArg) -> Result<Client, Failure> {
     let data = data::open(&data.path)?;
-    Ok(Client::new(Options::new(seeds(&data, Vec::new()))))
+    Ok(shards(&data, Vec::new()))
 }
 
 /// Lists every shard's, also after one that does not answer; ends with the first trouble.

@@ -26,7 +26,7 @@ pub(crate) fn run(args: FrontendArgs) -> Result<(), Failure> {
         Bodies::local(&data.bodies_dir()).map_err(|err| Failure::caused(Exit::Failed, &err))?;
     process::runtime()?.block_on(async {
         let stop = StopSignals::listen()?.drain();
-        let client = Client::new(Options::new(seeds(&data, args.shards_at)));
+        let client = shards(&data, args.shards_at);
         let frontend = Frontend::new(config, client, bodies, machine::entropy())
             .map_err(|err| Failure::caused(Exit::Usage, &err))?;
         let http = args.http.http;
@@ -64,14 +64,14 @@ pub(crate) fn config(args: &HttpArgs) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Addresses given by a person, or those of what runs on the data directory, read anew each time:
-/// a restart may change them.
-pub(crate) fn seeds(data: &DataDir, given: Vec<String>) -> Seeds {
+/// A client of the shards at addresses given by a person, or of the data directory's cluster: by the
+/// addresses of what runs there, read anew each time, as a restart may change them.
+pub(crate) fn shards(data: &DataDir, given: Vec<String>) -> Client {
     if !given.is_empty() {
-        return Seeds::Fixed(given);
+        return Client::new(Options::new(Seeds::Fixed(given)));
     }
     let run_dir: PathBuf = data.run_dir();
-    Seeds::Ask(Arc::new(move || match endpoints::read(&run_dir) {
+    let seeds = Seeds::Ask(Arc::new(move || match endpoints::read(&run_dir) {
         Ok(list) => list
             .into_iter()
             .filter_map(|endpoint| endpoint.grpc)
@@ -80,7 +80,11 @@ pub(crate) fn seeds(data: &DataDir, given: Vec<String>) -> Seeds {
             tracing::warn!(event = "endpoints_unreadable", %err, "no shard's address is known");
             Vec::new()
         }
-    }))
+    }));
+    Client::new(Options {
+        cluster: Some(data.cluster()),
+        ..Options::new(seeds)
+    })
 }
 
 fn ready(address: SocketAddr) {

@@ -159,8 +159,8 @@ async fn shard_process(name: String, slots: Vec<u8>, endpoint: Option<&Endpoint>
         return process;
     };
     let client = Client::new(Options {
-        seeds: Seeds::Fixed(Vec::new()),
         deadline: ANSWER_LIMIT,
+        ..Options::new(Seeds::Fixed(Vec::new()))
     });
     let Ok(status) = client.status_of(&address).await else {
         return process;

@@ -4,13 +4,13 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 
 use ostraca_bodies::Bodies;
-use ostraca_client::{Client, Options};
+
 use ostraca_worker::{Config, HttpEdge, Ports, Worker};
 use tokio::net::TcpListener;
 
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
-use crate::frontend::seeds;
+use crate::frontend::shards;
 use crate::signals::StopSignals;
 use crate::{data, machine, process};
 
@@ -29,7 +29,7 @@ pub(crate) fn run(args: WorkerArgs) -> Result<(), Failure> {
     process::runtime()?.block_on(async {
         let stop = StopSignals::listen()?.drain();
         let ports = Ports {
-            shards: Client::new(Options::new(seeds(&data, args.shards_at))),
+            shards: shards(&data, args.shards_at),
             objects: bodies,
             edge,
         };

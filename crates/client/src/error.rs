@@ -132,6 +132,14 @@ impl Error {
         }
     }
 
+    /// Too many calls wait to hear who leads their shard. Nothing was sent.
+    pub(crate) fn no_room_to_ask() -> Self {
+        Self {
+            message: "too many calls wait to hear who leads; nothing was sent".to_owned(),
+            ..Self::no_place()
+        }
+    }
+
     pub(crate) fn no_route(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, Some(Reason::NotReady), message)
     }
@@ -169,7 +177,9 @@ fn kind(code: Code, reason: Option<Reason>) -> ErrorKind {
         Some(Reason::CreateTooLate) => ErrorKind::TooLate,
         Some(Reason::PasteNotFound | Reason::DeadLetterNotFound) => ErrorKind::NotFound,
         Some(Reason::TokenRejected) => ErrorKind::Denied,
-        Some(Reason::WrongShard | Reason::NotLeader) => ErrorKind::NotLeader,
+        Some(Reason::WrongShard | Reason::NotLeader | Reason::WrongCluster) => {
+            ErrorKind::NotLeader
+        }
         Some(Reason::Overloaded) => ErrorKind::Busy,
         Some(Reason::DiskFull) => ErrorKind::Full,
         Some(Reason::IdTaken | Reason::NotReady | Reason::BodyStoreDown) => ErrorKind::Unavailable,

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use ostraca_proto::v1;
 use ostraca_types::{
-    BodyDigest, DeleteToken, ErrorKind, IdempotencyKey, Lifetime, PasteId, RequestDigest, Slot,
-    Syntax, Timestamp, Title,
+    BodyDigest, ClusterId, DeleteToken, ErrorKind, IdempotencyKey, Lifetime, PasteId,
+    RequestDigest, Slot, Syntax, Timestamp, Title,
 };
 use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
@@ -61,6 +61,8 @@ pub struct Options {
     pub seeds: Seeds,
     /// The deadline of each call.
     pub deadline: Duration,
+    /// The cluster, where it is known. Otherwise it is the one that is heard of first.
+    pub cluster: Option<ClusterId>,
 }
 
 impl Options {
@@ -70,6 +72,7 @@ impl Options {
         Self {
             seeds,
             deadline: DEADLINE_DEFAULT,
+            cluster: None,
         }
     }
 }
@@ -163,11 +166,13 @@ pub struct Client {
 const MESSAGE_SIZE_MAX: usize = 128 << 10;
 
 impl Client {
-    /// Connects to nothing yet: the first call does. Needs a tokio runtime from then on.
+    /// Connects to nothing yet: the first call does. Needs a tokio runtime from then on, which runs as
+    /// long as the client is used: connections, and fetches of the table, live in the one of the call
+    /// that began them.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
-            router: Router::new(options.seeds),
+            router: Router::new(options.seeds, options.cluster),
             deadline: options.deadline,
         }
     }
@@ -251,8 +256,9 @@ impl Client {
         slot: Slot,
         in_flight: usize,
     ) -> Result<CreateStream, Error> {
-        let route = self.route(slot, Instant::now() + self.deadline).await?;
-        CreateStream::open(self.router.clone(), route, in_flight, self.deadline).await
+        let until = Instant::now() + self.deadline;
+        let route = self.route(slot, until).await?;
+        CreateStream::open(self.router.clone(), route, in_flight, self.deadline, until).await
     }
 
     /// The routing table as the cluster tells it now.
@@ -368,7 +374,7 @@ impl Client {
         if left.is_zero() {
             return Err(Error::no_place());
         }
-        let mut request = Request::new(request);
+        let mut request = self.router.mark(Request::new(request));
         // The server stops working on it when nobody waits any more. A little later than this side
         // does: tonic's own timer would call the missed deadline a cancellation.
         request.set_timeout(left + DEADLINE_GRACE);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use ostraca_proto::v1;
 use ostraca_types::{ConsumerName, OutboxId, PasteId, ShardId, Slot, Timestamp};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tonic::Streaming;
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
+use tonic::{Request, Streaming};
 use v1::inbox_service_client::InboxServiceClient;
 use v1::outbox_service_client::OutboxServiceClient;
 
@@ -230,13 +230,15 @@ impl Client {
         let route = self.route(a_slot(shard)?, until).await?;
         let open = async {
             let connection = route.peer.own_connection();
+            let request = self.router.mark(Request::new(request));
             let response = outbox(connection.clone()).stream_messages(request).await;
             match response {
                 Ok(response) => Ok((connection, response.into_inner())),
                 Err(status) => Err(Error::from_status(status)),
             }
         };
-        let opened = self.within(open).await;
+        let opened = timeout_at(until, open).await;
+        let opened = opened.unwrap_or_else(|_| Err(Error::deadline()));
         let (connection, stream) = opened.inspect_err(|err| self.router.learn(&route, err))?;
         Ok(Messages {
             shard: shard.id,

@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 4;
 pub(crate) const CALLS_MAX: usize = 120;
 /// Calls on their way to one address.
 pub(crate) const PLACES: usize = CONNECTIONS * CALLS_MAX;
-/// Calls that wait for a place to one address. Their deadlines alone would let an application that
+/// Calls that wait for a place to one address, and as many to hear who leads. Their deadlines alone would let an application that
 /// goes on calling a shard that hangs collect them by the second, each with its request. A shard
 /// that does a thousand calls a second, a small part of what one can, serves so many within
 /// [`crate::DEADLINE_DEFAULT`]; and a frontend has fewer requests at a time than this.
@@ -61,7 +61,7 @@ pub(crate) struct Peer {
     /// As many as calls fit on all connections.
     places: Semaphore,
     /// Calls that wait for one of them.
-    waiting: AtomicUsize,
+    waiters: Waiters,
 }
 
 struct Connection {
@@ -105,7 +105,7 @@ impl Peer {
             endpoint,
             connections,
             places: Semaphore::new(PLACES),
-            waiting: AtomicUsize::new(0),
+            waiters: Waiters::default(),
         }))
     }
 
@@ -124,7 +124,8 @@ impl Peer {
         let permit = match self.places.try_acquire() {
             Ok(permit) => Ok(permit),
             Err(_) => {
-                let _waiting = self.wait()?;
+                let waits = self.waiters.one_more();
+                let _waits = waits.ok_or_else(Error::no_place)?;
                 self.places.acquire().await
             }
         };
@@ -133,15 +134,6 @@ impl Peer {
             permit.forget();
         }
         Ok(self.place_on(self.take(), true))
-    }
-
-    fn wait(&self) -> Result<Waiting<'_>, Error> {
-        let one_more = |calls| (calls < WAITING_MAX).then_some(calls + 1);
-        let waiting = &self.waiting;
-        match waiting.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more) {
-            Ok(_) => Ok(Waiting(waiting)),
-            Err(_) => Err(Error::no_place()),
-        }
     }
 
     /// A place beside those of calls, for asking who leads: that is asked most of all when a leader
@@ -180,8 +172,23 @@ impl Peer {
     }
 }
 
-/// A call that waits for a place.
-struct Waiting<'a>(&'a AtomicUsize);
+/// How many calls wait for the same thing.
+#[derive(Default)]
+pub(crate) struct Waiters(AtomicUsize);
+
+impl Waiters {
+    /// Counts a call in until it is dropped; `None` if as many wait as may.
+    pub(crate) fn one_more(&self) -> Option<Waiting<'_>> {
+        let one_more = |calls| (calls < WAITING_MAX).then_some(calls + 1);
+        let counted = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
+        counted.is_ok().then(|| Waiting(&self.0))
+    }
+}
+
+/// A call that waits.
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

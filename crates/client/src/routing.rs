@@ -5,8 +5,8 @@
 //! a new version. Who heard of an epoch goes back to no earlier one, whoever names it and however
 //! long the leader of the later one is out of reach.
 //!
-//! The cluster that is heard of first is the router's for life: an address that another one serves
-//! by now leads nobody there.
+//! The cluster that is heard of first is the router's for life, unless it was made for one. Each call
+//! names it, so that an address that another one serves by now refuses it, and is not believed.
 
 mod fetch;
 mod table;
@@ -15,8 +15,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ostraca_proto::v1;
-use ostraca_types::{Reason, ShardId, Slot};
+use ostraca_types::{ClusterId, Reason, ShardId, Slot};
 use parking_lot::RwLock;
+use tonic::Request;
 
 use crate::Error;
 use fetch::Fetches;
@@ -77,10 +78,11 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    pub(crate) fn new(seeds: Seeds) -> Self {
+    pub(crate) fn new(seeds: Seeds, cluster: Option<ClusterId>) -> Self {
+        let table = Table::of(cluster);
         Self(Arc::new(Inner {
             seeds,
-            table: RwLock::default(),
+            table: RwLock::new(table),
             fetches: Fetches::default(),
         }))
     }
@@ -120,6 +122,9 @@ impl Router {
     /// a standby, which no table has. None if the refusal's table says otherwise than this one, and
     /// is the older of the two.
     fn pointed(&self, slot: Slot, from: &Route, refusal: &Error) -> Option<Route> {
+        if refusal.reason() == Some(Reason::WrongCluster) {
+            return None;
+        }
         let table = self.0.table.read();
         let shard = named(refusal).unwrap_or(from.shard);
         let owner = table.owner(slot);
@@ -150,11 +155,14 @@ impl Router {
 
     /// Learns from a call's error: where the shard is led, if it says so, and that it should be
     /// asked for, if the error says that `route` may be stale: the shard is out of reach, was silent
-    /// until the deadline, or does not lead the slot.
+    /// until the deadline, does not lead the slot, or is of another cluster.
     pub(crate) fn learn(&self, route: &Route, err: &Error) {
         let refused = matches!(err.reason(), Some(Reason::WrongShard | Reason::NotLeader));
-        let silent = err.reason() == Some(Reason::DeadlineExceeded);
-        if !refused && !silent && !err.is_unreachable() {
+        let stale = matches!(
+            err.reason(),
+            Some(Reason::WrongCluster | Reason::DeadlineExceeded)
+        );
+        if !refused && !stale && !err.is_unreachable() {
             return;
         }
         route.doubt();
@@ -170,6 +178,16 @@ impl Router {
         }
         // Whoever comes next finds what it brings.
         self.want(false);
+    }
+
+    /// Has a call say which cluster it is for.
+    pub(crate) fn mark<T>(&self, mut request: Request<T>) -> Request<T> {
+        if let Some(cluster) = self.0.table.read().cluster.clone() {
+            request
+                .metadata_mut()
+                .insert(ostraca_proto::CLUSTER_METADATA, cluster);
+        }
+        request
     }
 
     /// Learns from what the seed at `address` answered.

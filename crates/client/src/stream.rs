@@ -7,10 +7,10 @@ use std::time::Duration;
 use ostraca_proto::v1;
 use ostraca_types::{IdempotencyKey, RequestDigest};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Channel;
+use tonic::{Request, Streaming};
 use v1::stream_creates_request::Call;
 use v1::stream_creates_response::Answer;
 
@@ -66,12 +66,13 @@ impl CreateStream {
         route: Route,
         in_flight_max: usize,
         deadline: Duration,
+        until: Instant,
     ) -> Result<Self, Error> {
         let (calls, queued) = mpsc::channel(in_flight_max.max(1));
         let connection = route.peer.own_connection();
         let mut service = crate::service(connection.clone());
-        let opening = service.stream_creates(ReceiverStream::new(queued));
-        let opened = match timeout(deadline, opening).await {
+        let queued = router.mark(Request::new(ReceiverStream::new(queued)));
+        let opened = match timeout_at(until, service.stream_creates(queued)).await {
             Ok(opened) => opened.map_err(Error::from_status),
             Err(_) => Err(Error::deadline()),
         };

@@ -101,7 +101,7 @@ fn status_and_title(reason: Reason) -> (StatusCode, &'static str) {
             StatusCode::SERVICE_UNAVAILABLE,
             "The paste was not saved: ask again",
         ),
-        Reason::WrongShard | Reason::NotLeader | Reason::NotReady => {
+        Reason::WrongShard | Reason::NotLeader | Reason::WrongCluster | Reason::NotReady => {
             (StatusCode::SERVICE_UNAVAILABLE, "Not ready: ask again")
         }
         Reason::Overloaded => (
@@ -263,7 +263,7 @@ impl Problem {
             Reason::DiskFull => Self::new(reason, "the shard's disk is full; nothing was saved")
                 .waits(err.retry_after()),
             // That a slot has moved is our business, not the client's.
-            Reason::WrongShard | Reason::NotLeader | Reason::NotReady => {
+            Reason::WrongShard | Reason::NotLeader | Reason::WrongCluster | Reason::NotReady => {
                 let detail = format!("the paste's shard is not ready: {again}");
                 Self::new(Reason::NotReady, detail).waits(err.retry_after())
             }

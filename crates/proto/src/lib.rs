@@ -15,6 +15,9 @@ pub mod v1 {
     tonic::include_proto!("ostraca.v1");
 }
 
+/// The metadata by which a call says for which cluster it is (`paste.proto`).
+pub const CLUSTER_METADATA: &str = "ostraca-cluster";
+
 /// The compiled descriptors of [`v1`], a `google.protobuf.FileDescriptorSet`, for reflection.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ostraca.v1.protoset"));
 

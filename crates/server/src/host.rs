@@ -217,7 +217,7 @@ impl Host {
         matches!(*self.phase.borrow(), Phase::Standby | Phase::HandedOver)
     }
 
-    /// Who leads a shard, as far as is known: by its own word, or else the supervisor's.
+    /// Who leads a shard, as far as is known: by its own word.
     fn leader(&self, shard: ShardId) -> Option<Leader> {
         let run_dir = self.data.run_dir();
         let version = seats::version(&run_dir, shard, Place::Leader);
@@ -233,15 +233,17 @@ impl Host {
             *slot = Some((version, leader));
         }
         let told = slot.as_ref().and_then(|(_, leader)| leader.clone());
-        // A leader's own seat takes a moment to be written, and is asked for meanwhile. One that has
-        // not heard that it is replaced gives way to its successor's.
-        let own = if shard == self.id {
-            self.own_lead()
-        } else {
-            None
-        };
+        drop(known);
+        if shard != self.id {
+            return told;
+        }
+        // Its own seat outlives its lead by the time that its successor's takes to be written.
+        let stands_by = *self.phase.borrow() == Phase::Standby;
+        let told = told.filter(|told| !stands_by || told.address != self.address.to_string());
+        // And takes a moment itself, and is asked for meanwhile. A leader that has not heard that it
+        // is replaced gives way to its successor's.
         let later = |own: &Leader| told.as_ref().is_none_or(|told| told.epoch < own.epoch);
-        own.filter(later).or(told)
+        self.own_lead().filter(later).or(told)
     }
 
     /// This process, while it leads.

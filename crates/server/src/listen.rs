@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use ostraca_proto::CLUSTER_METADATA;
 use ostraca_proto::v1::cluster_service_server::ClusterServiceServer;
 use ostraca_proto::v1::inbox_service_server::InboxServiceServer;
 use ostraca_proto::v1::outbox_service_server::OutboxServiceServer;
 use ostraca_proto::v1::paste_service_server::PasteServiceServer;
+use ostraca_types::{ClusterId, Reason};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
+use tonic::{Request, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -24,6 +28,7 @@ use crate::deadline::DeadlineLayer;
 use crate::delivery::{InboxServices, OutboxServices};
 use crate::hold::HoldLayer;
 use crate::host::Host;
+use crate::refusal::Refusal;
 use crate::services::{Cluster, Services};
 
 /// Messages are at most 64 KiB: bodies do not travel here.
@@ -153,6 +158,7 @@ pub(crate) fn listen(
         .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(InterceptorLayer::new(for_cluster(held.data.cluster())))
         .layer(AdmissionLayer::new(Arc::clone(&held)))
         .layer(DeadlineLayer)
         .layer(HoldLayer(held))
@@ -167,6 +173,21 @@ pub(crate) fn listen(
         // An error means that the other side is gone, which ends the server as well.
         let _ = drained.await;
     })
+}
+
+/// Refuses a call that names another cluster than this one, as by a client of the one that had this
+/// address before. Here, as it is true of every service and costs what it guards nothing.
+fn for_cluster(
+    cluster: ClusterId,
+) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync + 'static {
+    let ours = cluster.to_string();
+    move |request| match request.metadata().get(CLUSTER_METADATA) {
+        Some(named) if named.as_bytes() != ours.as_bytes() => {
+            let why = "this process is of another cluster; nothing was done";
+            Err(Refusal::new(Reason::WrongCluster, why).into())
+        }
+        _ => Ok(request),
+    }
 }
 
 /// The health of the process and of each service.

@@ -89,9 +89,10 @@ impl Refusal {
             | Reason::UnknownConsumer => Code::InvalidArgument,
             Reason::KeyReused => Code::AlreadyExists,
             Reason::AnswerNotOpened => Code::Internal,
-            Reason::CreateTooLate | Reason::WrongShard | Reason::NotLeader => {
-                Code::FailedPrecondition
-            }
+            Reason::CreateTooLate
+            | Reason::WrongShard
+            | Reason::NotLeader
+            | Reason::WrongCluster => Code::FailedPrecondition,
             Reason::IdTaken => Code::Aborted,
             Reason::PasteNotFound | Reason::DeadLetterNotFound => Code::NotFound,
             Reason::TokenRejected => Code::PermissionDenied,

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use ostraca_client::{Begun, Client, CreateAnswer, Error, NewPaste, StreamAnswer, Ticket};
 use ostraca_io::{Entropy as _, ManualClock, SystemEntropy, files};
+use ostraca_proto::CLUSTER_METADATA;
 use ostraca_proto::v1;
 use ostraca_proto::v1::cluster_service_client::ClusterServiceClient;
+use ostraca_proto::v1::paste_service_client::PasteServiceClient;
 use ostraca_server::{DataDir, ServeError};
 use ostraca_types::{DeleteToken, ErrorKind, IdempotencyKey, PasteId, Reason, RequestDigest, Slot};
 use running::{HOUR, REQUEST, Running, START, advance, create, key, new, paste, start};
@@ -393,6 +395,90 @@ async fn f06_the_table_names_its_cluster() {
     }
     assert!(ids[..3].iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_ne!(ids[3], ids[0]);
+}
+
+/// Goal: a call that names another cluster is refused by every service, definitely, and does nothing.
+#[tokio::test]
+async fn f06_a_call_for_another_cluster_is_refused() {
+    let (dir, clock) = new();
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    let cluster = DataDir::open(dir.path()).expect("made").cluster();
+    let ask = async |named: &str| {
+        let mut cluster = ClusterServiceClient::new(running.channel());
+        let mut paste = PasteServiceClient::new(running.channel());
+        let begin = v1::BeginCreateRequest {
+            idempotency_key: key().expose_text(),
+            request_digest: REQUEST.0.to_vec(),
+        };
+        let (begun, told) = (
+            paste.begin_create(named_for(named, begin)).await,
+            cluster
+                .get_status(named_for(named, v1::GetStatusRequest {}))
+                .await,
+        );
+        [begun.map(drop), told.map(drop)]
+    };
+    for answer in ask(&cluster.to_string()).await {
+        answer.expect("its own");
+    }
+    for named in ["0123456789abcdef0123456789abcdef", "", "x"] {
+        for answer in ask(named).await {
+            let refused = answer.expect_err("another one");
+            assert_eq!(refused.code(), Code::FailedPrecondition);
+            let details = refused.get_error_details();
+            let info = details.error_info().expect("a reason");
+            assert_eq!(info.reason, "WRONG_CLUSTER");
+            assert!(info.metadata.is_empty(), "it says nowhere to go");
+        }
+    }
+    running.stop().await;
+}
+
+fn named_for<T>(cluster: &str, message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    let name = cluster.parse().expect("ASCII");
+    request.metadata_mut().insert(CLUSTER_METADATA, name);
+    request
+}
+
+/// Goal: a client that is sent to another cluster, by a seat that is stale, does nothing there, and
+/// believes nothing of what it is told there: it finds its own cluster again.
+#[tokio::test]
+async fn f06_a_client_does_nothing_in_another_cluster() {
+    let ((dir, clock), (other_dir, _)) = (new(), new());
+    let running = start(dir.path(), 0, &clock).await.expect("serving");
+    let other = start(other_dir.path(), 0, &clock).await.expect("serving");
+    let client = running.client();
+    create(&client, &key()).await.expect("created");
+    let told = client.shards().await.expect("a table");
+    let seat = dir.path().join("run/shard-0.leader.json");
+    let text = format!(r#"{{"pid":1,"grpc":"{}","epoch":9}}"#, other.address);
+    files::replace_durable(&seat, text.as_bytes(), 0o644).expect("written");
+    let strange = client.shards().await.expect("a table");
+    assert_ne!(strange[0].address, told[0].address, "it is sent away");
+
+    let key = key();
+    let err = client
+        .begin_create(&key, &REQUEST)
+        .await
+        .expect_err("refused");
+    assert_eq!(
+        (err.kind(), err.reason()),
+        (ErrorKind::NotLeader, Some(Reason::WrongCluster))
+    );
+    let stream = client
+        .stream_creates(Slot(0), 1)
+        .await
+        .expect_err("refused");
+    assert_eq!(stream.reason(), Some(Reason::WrongCluster));
+
+    let text = format!(r#"{{"pid":1,"grpc":"{}","epoch":10}}"#, running.address);
+    files::replace_durable(&seat, text.as_bytes(), 0o644).expect("written");
+    create(&client, &key).await.expect("created");
+    let status = client.status_of(&other.address.to_string()).await;
+    assert_eq!(status.expect("a status").pastes, 0);
+    running.stop().await;
+    other.stop().await;
 }
 
 /// Goal: a leader names itself from when it serves on, whatever its seat says yet: that is written a

@@ -57,6 +57,8 @@ reasons! {
     WrongShard = "WRONG_SHARD",
     /// Another process leads this shard, or is about to (f06). Nothing was appended.
     NotLeader = "NOT_LEADER",
+    /// The call is for another cluster than the process is of. Nothing was done.
+    WrongCluster = "WRONG_CLUSTER",
     /// The queue of the shard is full.
     Overloaded = "OVERLOADED",
     /// There is no room on the disk.

@@ -60,6 +60,7 @@ async fn shards() -> (Client, Vec<Shard>, Arc<Mutex<Seen>>) {
     }
     let seeds = Seeds::Fixed(vec![seen.lock().routes[0].address.clone()]);
     let client = Client::new(Options {
+        cluster: None,
         seeds,
         deadline: SHORT,
     });

@@ -104,6 +104,6 @@ async fn l01_calls_that_wait_for_a_place_are_bounded() {
     assert!(polled(&mut later[1]).is_pending());
     refused(polled(&mut later[2]));
     drop((first, waiting, later, places));
-    assert_eq!(peer.waiting.load(Ordering::Relaxed), 0);
+    assert_eq!(peer.waiters.0.load(Ordering::Relaxed), 0);
     assert_eq!(peer.places.available_permits(), PLACES);
 }

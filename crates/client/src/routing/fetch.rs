@@ -6,8 +6,9 @@
 //!
 //! What a seed says may be older than what made a caller ask, if its question was under way by then.
 //! So a caller is content as soon as the table has what he looks for, whichever fetch brought it;
-//! that there is no such thing he is told only by a fetch that started after he came, and that he
-//! shares with all who came meanwhile. A fetch belongs to none of them, so nobody who leaves ends it.
+//! that there is no such thing he is told only by answers to a fetch that started after he came, and
+//! that he shares with all who came meanwhile. A seed that fails while such a fetch waits for it has
+//! failed for all of them. A fetch belongs to nobody, so nobody who leaves ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{Router, Shard};
 use crate::Error;
-use crate::pool::Peer;
+use crate::pool::{Peer, Waiters};
 
 /// How long one seed may take. It answers from memory, so this is far above what a busy machine
 /// needs. And it is far below [`crate::DEADLINE_DEFAULT`], so that a caller hears soon that there
@@ -41,6 +42,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// What a router's fetches share.
 #[derive(Default)]
 pub(super) struct Fetches {
+    pub(super) waiters: Waiters,
     state: Mutex<State>,
     progress: watch::Sender<Progress>,
     /// Wakes the task when a fetch is wanted.
@@ -67,6 +69,8 @@ struct Progress {
     heard: u64,
     /// The last one in which a seed told a table, and the latest table.
     told: u64,
+    /// The last one that ended with its task, and heard nobody.
+    cut_off: u64,
     shards: Arc<[Shard]>,
     /// The latest failure.
     error: Error,
@@ -77,6 +81,7 @@ impl Default for Progress {
         Self {
             heard: 0,
             told: 0,
+            cut_off: 0,
             shards: Arc::default(),
             error: no_seed(),
         }
@@ -95,18 +100,29 @@ impl Router {
         urgent: bool,
         enough: impl Fn(bool) -> bool,
     ) -> Result<Arc<[Shard]>, Error> {
+        let waits = self.0.fetches.waiters.one_more();
+        let _waits = waits.ok_or_else(Error::no_room_to_ask)?;
         let mut progress = self.0.fetches.progress.subscribe();
-        let fetch = self.want(urgent);
+        let mut fetch = self.want(urgent);
+        let mut again = true;
         loop {
-            {
+            let cut_off = {
                 let progress = progress.borrow_and_update();
                 let told = progress.told >= fetch;
                 if enough(told) || (told && progress.heard >= fetch) {
                     return Ok(Arc::clone(&progress.shards));
                 }
-                if progress.heard >= fetch {
+                let cut_off = again && progress.cut_off >= fetch;
+                if progress.heard >= fetch && !cut_off {
                     return Err(progress.error.clone());
                 }
+                cut_off
+            };
+            if cut_off {
+                // By the end of a runtime, which need not be this one.
+                again = false;
+                fetch = self.want(urgent);
+                continue;
             }
             // The router has the other end.
             let _ = progress.changed().await;
@@ -191,7 +207,7 @@ impl Task {
                 Some(event) = self.under_way.join_next() => match event {
                     Ok(Event::Found(seeds)) => self.found(seeds),
                     Ok(Event::Answered(answer)) => self.answered(answer),
-                    // It panicked. Those who wait are told so.
+                    // It panicked, or the runtime ends. Those who wait are told so.
                     Err(_) => return,
                 },
             }
@@ -256,6 +272,7 @@ impl Task {
             if let Some(wrong) = wrong {
                 progress.error = wrong;
             }
+            false
         });
     }
 
@@ -271,10 +288,12 @@ impl Task {
     fn answered(&mut self, answer: Answer) {
         let Answer { peer, fetch, table } = answer;
         self.asked.remove(peer.address());
-        // A table can have been on its way for long; a failure is how it is now.
-        let heard = if table.is_ok() { fetch } else { self.number };
+        // A table can have been on its way for long; a failure is how it is now. Of a fetch whose seeds
+        // are still being found it says nothing: that one asks.
+        let heard = if table.is_ok() { fetch } else { self.begun() };
         let adopted = table.and_then(|table| self.router.adopt(peer.address(), table));
-        if adopted.as_ref().is_ok_and(|adopted| adopted.news) {
+        let news = adopted.as_ref().is_ok_and(|adopted| adopted.news);
+        if news {
             self.router.0.fetches.state.lock().news = true;
         }
         if let Some(last) = self.heard.get_mut(peer.address()) {
@@ -285,29 +304,43 @@ impl Task {
         }
         self.tell(|progress| match adopted {
             Ok(adopted) => {
+                let first = fetch > progress.told;
                 progress.told = progress.told.max(fetch);
                 progress.shards = adopted.shards;
+                first || news
             }
-            Err(err) => progress.error = err,
+            Err(err) => {
+                progress.error = err;
+                false
+            }
         });
+    }
+
+    /// The last fetch whose seeds are found.
+    fn begun(&self) -> u64 {
+        self.number - u64::from(self.searching)
     }
 
     /// The last fetch in which every seed was heard.
     fn heard(&self) -> u64 {
-        let begun = self.number - u64::from(self.searching);
+        let begun = self.begun();
         let heard = self.heard.values().copied().min();
         heard.map_or(begun, |heard| heard.min(begun))
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Progress)) {
+    /// Notes what came. Those who wait are woken if `what` says so, or a fetch is over: not by each
+    /// seed that has nothing new, as they can be many.
+    fn tell(&self, what: impl FnOnce(&mut Progress) -> bool) {
         let heard = self.heard();
         let mut in_vain = None;
-        self.router.0.fetches.progress.send_modify(|progress| {
-            what(progress);
-            if heard > progress.heard && heard > progress.told {
+        self.router.0.fetches.progress.send_if_modified(|progress| {
+            let news = what(progress);
+            let over = heard > progress.heard;
+            if over && heard > progress.told {
                 in_vain = Some(progress.error.clone());
             }
-            progress.heard = heard;
+            progress.heard = progress.heard.max(heard);
+            news || over
         });
         if let Some(err) = in_vain {
             tracing::debug!(%err, "no routing table could be fetched");
@@ -329,9 +362,10 @@ impl Drop for Task {
             number,
             ..State::default()
         };
-        drop(state);
+        // Before the next task can tell anything: progress is never the first of the two locks.
         fetches.progress.send_modify(|progress| {
             progress.heard = number;
+            progress.cut_off = number;
             progress.error = Error::no_route("the fetch of the routing table was cut off");
         });
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ostraca_proto::v1;
 use ostraca_types::contract::SLOTS;
-use ostraca_types::{ShardId, Slot};
+use ostraca_types::{ClusterId, ShardId, Slot};
+use tonic::metadata::AsciiMetadataValue;
 
 use crate::Error;
 use crate::pool::Peer;
@@ -101,6 +102,9 @@ impl Known {
     }
 }
 
+/// A cluster's name, as calls carry it.
+pub(super) type Cluster = AsciiMetadataValue;
+
 /// One of those who are asked for the table.
 struct Seed {
     peer: Arc<Peer>,
@@ -111,8 +115,8 @@ struct Seed {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) version: u64,
-    /// The cluster that this is the table of; empty until one is named.
-    cluster: String,
+    /// The cluster that this is the table of; `None` until one is named.
+    pub(super) cluster: Option<Cluster>,
     /// By slot; empty before the first refresh.
     owners: Vec<Option<ShardId>>,
     shards: BTreeMap<ShardId, Known>,
@@ -129,6 +133,14 @@ pub(super) struct Adopted {
 }
 
 impl Table {
+    /// Empty; of this cluster alone, if one is given.
+    pub(super) fn of(cluster: Option<ClusterId>) -> Self {
+        Self {
+            cluster: cluster.and_then(|id| id.to_string().parse().ok()),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn owner(&self, slot: Slot) -> Option<ShardId> {
         self.owners.get(slot.index()).copied().flatten()
     }
@@ -224,8 +236,9 @@ impl Table {
     /// Learns from the table that the seed at `address` answered with, unless that is older than
     /// this one, or another cluster's.
     pub(super) fn adopt(&mut self, address: &str, told: Told) -> Result<Adopted, Error> {
-        let named = !told.cluster.is_empty();
-        if named && !self.cluster.is_empty() && told.cluster != self.cluster {
+        if let (Some(told), Some(ours)) = (&told.cluster, &self.cluster)
+            && told != ours
+        {
             return Err(self.another_cluster(address));
         }
         // It comes from a process that has not heard.
@@ -234,7 +247,7 @@ impl Table {
                 "a shard's routing table is older than the one that is known",
             ));
         }
-        if named {
+        if told.cluster.is_some() {
             self.cluster = told.cluster;
         }
         let mut news = told.version > self.version || told.owners != self.owners;
@@ -270,8 +283,8 @@ impl Table {
 /// A table as a seed tells it.
 pub(super) struct Told {
     version: u64,
-    /// Empty if the seed is of a build that does not say.
-    cluster: String,
+    /// `None` if the seed is of a build that does not say.
+    cluster: Option<Cluster>,
     owners: Vec<Option<ShardId>>,
     /// Each with its leader's epoch.
     shards: Vec<(u64, Shard)>,
@@ -293,9 +306,13 @@ impl Told {
             let address = route.address;
             shards.push((route.epoch, Shard { id, address, slots }));
         }
+        let cluster = match response.cluster_id.as_str() {
+            "" => None,
+            name => Some(name.parse().map_err(|_| malformed())?),
+        };
         Ok(Self {
             version: response.version,
-            cluster: response.cluster_id,
+            cluster,
             owners,
             shards,
         })

@@ -28,7 +28,7 @@ fn led_at(router: &Router, epoch: u64, address: &str) {
 /// the leader once more.
 #[tokio::test]
 async fn f06_a_refusal_is_followed_whatever_table_comes_in_between() {
-    let router = Router::new(Seeds::Fixed(Vec::new()));
+    let router = Router::new(Seeds::Fixed(Vec::new()), None);
     led_at(&router, 1, "127.0.0.1:1");
     let from = router.known(Slot(3)).expect("led");
     let refusal = Error::from_failure(v1::Failure {
@@ -59,7 +59,7 @@ fn watched(addresses: &[&str]) -> (Router, Arc<Mutex<Vec<Instant>>>) {
         seen.lock().push(Instant::now());
         addresses.clone()
     };
-    (Router::new(Seeds::Ask(Arc::new(ask))), fetches)
+    (Router::new(Seeds::Ask(Arc::new(ask)), None), fetches)
 }
 
 fn pauses(fetches: &Mutex<Vec<Instant>>) -> Vec<Duration> {
@@ -126,7 +126,7 @@ async fn f06_a_silent_seed_holds_up_no_later_fetch() {
 fn f06_a_fetch_that_is_cut_off_is_not_the_last_one() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("bound").to_string();
-    let router = Router::new(Seeds::Fixed(vec![address]));
+    let router = Router::new(Seeds::Fixed(vec![address]), None);
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().expect("a runtime")
@@ -153,24 +153,41 @@ fn f06_a_fetch_that_is_cut_off_is_not_the_last_one() {
     });
     second.block_on(tokio::task::yield_now());
     drop((first, asking));
-    let ends = async { tokio::time::timeout(Duration::from_secs(30), waits).await };
-    let cut_off = second
-        .block_on(ends)
-        .expect("it is told")
-        .expect("no panic");
-    assert_eq!(cut_off.expect_err("cut off").kind(), ErrorKind::Unavailable);
-    // The next one is a new one, which finds the seed as silent as it is.
-    let ends = async { tokio::time::timeout(Duration::from_secs(30), router.route(Slot(0))).await };
-    let err = second.block_on(ends).expect("it is told");
-    let err = err.expect_err("silent");
-    assert!(err.message().contains("no answer"), "{err}");
+    let within = Duration::from_secs(120);
+    // He asks himself, and finds the seed as silent as it is; so does whoever comes next.
+    let ends = async { tokio::time::timeout(within, waits).await };
+    let joined = second.block_on(ends).expect("it is told");
+    let ends = async { tokio::time::timeout(within, router.route(Slot(0))).await };
+    let next = second.block_on(ends).expect("it is told").map(drop);
+    for told in [joined.expect("no panic"), next] {
+        let err = told.expect_err("silent");
+        assert_eq!(err.kind(), ErrorKind::Unavailable);
+        assert!(err.message().contains("no answer"), "{err}");
+    }
     drop(reached);
+}
+
+/// Goal: calls that wait to hear who leads are bounded by number, too.
+#[tokio::test]
+async fn l01_calls_that_wait_for_a_route_are_bounded() {
+    let (router, fetches) = watched(&[]);
+    let mut waiting: Vec<_> = std::iter::from_fn(|| router.0.fetches.waiters.one_more()).collect();
+    let err = router.route(Slot(0)).await.expect_err("no room");
+    assert_eq!(
+        (err.kind(), err.reason()),
+        (ErrorKind::Busy, Some(Reason::Overloaded))
+    );
+    assert!(fetches.lock().is_empty() && err.retry_after().is_some());
+    waiting.pop();
+    let err = router.route(Slot(0)).await.expect_err("no seeds");
+    assert_eq!(err.kind(), ErrorKind::Unavailable);
+    assert_eq!(fetches.lock().len(), 1);
 }
 
 /// Goal: connections are kept to seeds and leaders, and to nobody else.
 #[tokio::test]
 async fn connections_to_who_is_neither_seed_nor_leader_are_let_go_of() {
-    let router = Router::new(Seeds::Fixed(Vec::new()));
+    let router = Router::new(Seeds::Fixed(Vec::new()), None);
     let set = |addresses: &[&str]| {
         let addresses = addresses.iter().map(|&it| it.to_owned()).collect();
         let (peers, wrong) = router.0.table.write().set_seeds(addresses);

@@ -101,6 +101,51 @@ async fn f06_a_seed_that_answers_late_is_asked_again() {
     assert_eq!(fetches(&late), 2);
 }
 
+/// Goal: what was asked for an earlier fetch and failed tells nobody whose seeds are still being found.
+/// Method: the seed is silent until its first question has failed; by then the second fetch looks for
+/// its seeds, and finds them when the seed answers again.
+#[tokio::test]
+async fn f06_a_failure_of_an_earlier_question_refuses_no_later_call() {
+    let seed = Fake::start().await;
+    seed.hold_routing(true);
+    let (find, found) = std::sync::mpsc::sync_channel(1);
+    let searches = Arc::new(Mutex::new(0));
+    let ask = {
+        let (searches, address, found) = (
+            Arc::clone(&searches),
+            seed.address.clone(),
+            Mutex::new(found),
+        );
+        move || {
+            let mut searches = searches.lock();
+            *searches += 1;
+            let held = *searches == 2;
+            drop(searches);
+            if held {
+                // Or the test has failed.
+                let _ = found.lock().recv();
+            }
+            vec![address.clone()]
+        }
+    };
+    let client = Client::new(Options {
+        deadline: 3 * PATIENT,
+        ..Options::new(Seeds::Ask(Arc::new(ask)))
+    });
+    let early = calls(&client, 1).await.remove(0);
+    asked(&seed, 1).await;
+    let late = calls(&client, 1).await.remove(0);
+    poll("the next fetch looks for seeds", async || {
+        (*searches.lock() == 2).then_some(())
+    })
+    .await;
+    let err = early.await.expect("no panic").expect_err("silent");
+    assert_eq!(err.kind(), ErrorKind::Unavailable);
+    seed.hold_routing(false);
+    find.send(()).expect("it waits");
+    late.await.expect("no panic").expect("a leader");
+}
+
 /// Goal: the same for a call that was refused while a fetch was under way: its answer may be as old
 /// as what sent the call there.
 #[tokio::test]

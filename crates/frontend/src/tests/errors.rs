@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 
 /// What each reason of a shard becomes. A new reason fails to compile in `status_and_title`, and
 /// belongs here too.
-const REASONS: [(Reason, u16, &str, bool); 27] = [
+const REASONS: [(Reason, u16, &str, bool); 28] = [
     (Reason::InvalidField, 400, "INVALID_FIELD", false),
     (Reason::KeyMissing, 400, "IDEMPOTENCY_KEY_MISSING", false),
     (
@@ -23,6 +23,7 @@ const REASONS: [(Reason, u16, &str, bool); 27] = [
     (Reason::TokenRejected, 403, "DELETE_TOKEN_REJECTED", false),
     (Reason::WrongShard, 503, "NOT_READY", true),
     (Reason::NotLeader, 503, "NOT_READY", true),
+    (Reason::WrongCluster, 503, "NOT_READY", true),
     (Reason::Overloaded, 503, "OVERLOADED", true),
     (Reason::DiskFull, 503, "DISK_FULL", true),
     (Reason::NotReady, 503, "NOT_READY", true),

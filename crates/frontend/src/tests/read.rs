@@ -362,6 +362,7 @@ async fn a_slow_shard_costs_a_deadline() {
         seeds: Seeds::Fixed(vec![site.shard.address.clone()]),
         // Time enough to connect on a busy machine.
         deadline: Duration::from_secs(1),
+        cluster: None,
     };
     let bodies = Bodies::local(site.dir.path()).expect("a store");
     let entropy = Arc::new(SeededEntropy::new(1));
