@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fence::{RUNTIME, Save, program};
-use ostraca_io::process;
+use ostraca_io::{Clock as _, SystemClock, process};
 use ostraca_proto::v1::GetPasteRequest;
 use ostraca_proto::v1::paste_service_client::PasteServiceClient;
 use ostraca_tests::http::Http;
@@ -159,6 +159,44 @@ fn k17_a_standby_that_is_stopped_is_not_handed_over_to() {
     let said = standby.process.stderr();
     assert!(said.contains(HANDED_OVER), "{said}");
     assert_made_once(&next, &made);
+}
+
+/// Nor does one that runs and whose loop hangs, which no look at its process tells.
+#[test]
+fn k17_a_standby_whose_loop_hangs_is_not_handed_over_to() {
+    let data = data();
+    let (mut leader, mut standby) = pair(&data, &[]);
+    wait_known(&data.path(), 0, standby.process.pid());
+    let old = Save::new();
+    let mut made = vec![(old.clone(), leader.create(&old))];
+    let point = "read.before-check";
+    standby.process.script.pause_at(point);
+    standby.process.wait_held(point);
+    standby.process.go_on();
+    let beat = data.path().join("run/shard-0.standby.beat");
+    let clock = SystemClock::new().expect("a clock");
+    poll("its last beat is old", || {
+        let beat = fs::read_to_string(&beat).ok()?;
+        let at: u64 = beat.trim_end().rsplit(' ').next()?.parse().ok()?;
+        let age = clock
+            .boot()
+            .elapsed
+            .checked_sub(Duration::from_millis(at))?;
+        (age > Duration::from_secs(1)).then_some(())
+    });
+    assert!(process::is_running(standby.process.pid()));
+    let told = Instant::now();
+    assert_eq!(leader.process.terminate(), Some(0));
+    eprintln!("ended after {} ms", told.elapsed().as_millis());
+    let said = leader.process.stderr();
+    assert!(!said.contains(HANDED_OVER), "{said}");
+
+    standby.process.script.release(point);
+    let woken = Instant::now();
+    takes_over(&mut standby, 1, woken, LEASE);
+    let save = Save::new();
+    made.push((save.clone(), standby.create(&save)));
+    assert_made_once(&standby, &made);
 }
 
 /// Waits until the processes on `data` know that `pid` stands by. Two that start at one moment share one

@@ -10,13 +10,18 @@
 mod fence;
 mod standby;
 
+use std::fs::{self, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use fence::{FENCED, Node, RUNTIME, Save, assert_unknown};
+use fence::{FENCED, Node, RUNTIME, Save, assert_unknown, program};
 use ostraca_client::CreateAnswer;
 use ostraca_tests::faults::Script;
-use ostraca_tests::poll;
 use ostraca_tests::shards::Data;
+use ostraca_tests::{command, poll};
 use ostraca_types::Reason;
 use standby::{
     LEASE, Load, SHORT, SHORT_LEASE, assert_made_once, caller, channel, data, leads, metric, pair,
@@ -219,6 +224,116 @@ fn create(leader: &Node) -> (Save, CreateAnswer) {
     let save = Save::new();
     let answer = leader.create(&save);
     (save, answer)
+}
+
+/// What a pipe is opened with, so that a write into a full one fails and does not wait.
+const NON_BLOCKING: i32 = 0o4000;
+
+/// A pipe that is full: whoever writes into it waits until it is read.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    // Opened anew, so that whoever is given the other one waits all the same.
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let mut filler = OpenOptions::new();
+    filler.write(true).custom_flags(NON_BLOCKING);
+    let mut filler = filler.open(path).expect("the same pipe");
+    // The last bytes one by one: a small write can fit where a large one does not.
+    for size in [4096, 1] {
+        let full = loop {
+            if let Err(err) = filler.write(&vec![b' '; size]) {
+                break err;
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    }
+    (reader, writer)
+}
+
+/// `ostraca log cut` at work: it holds the shard's lock until its pipe is read. Killed with this value.
+struct Cut {
+    child: Child,
+    pipe: PipeReader,
+}
+
+impl Cut {
+    /// Makes the lost epoch page of the shard anew, all but the word that it is done.
+    fn begin(data: &Data) -> Self {
+        let shard = data.path().join("shard-0");
+        let cut = || {
+            let mut cut = command(program());
+            cut.args(["log", "cut"]).arg(&shard).stdin(Stdio::null());
+            cut
+        };
+        let plan = cut().output().expect("it runs");
+        let plan = String::from_utf8(plan.stdout).expect("text");
+        let keeps = plan.trim_end().rsplit(' ').next().expect("a sequence");
+        let (pipe, writer) = full_pipe();
+        let mut accepted = cut();
+        accepted.args(["--accept-loss-after", keeps]).stdout(writer);
+        let child = accepted.spawn().expect("it starts");
+        let held = format!("{} tool\n", child.id());
+        let cut = Self { child, pipe };
+        poll("the cut has the lock, and the page is there", || {
+            let lock = fs::read_to_string(shard.join("lock")).ok()?;
+            (lock == held && shard.join("epoch").exists()).then_some(())
+        });
+        cut
+    }
+
+    fn is_at_work(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
+    /// Lets it say the rest, and end.
+    fn finish(mut self) -> String {
+        let mut said = String::new();
+        self.pipe.read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("a child").success(), "{said}");
+        said
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        // Errors mean that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that has the shard to itself beats not, as a leader that hangs; and is no leader.
+#[test]
+fn f01_a_standby_waits_for_a_cut_and_does_not_kill_it() {
+    const WAITS: &str = "\"event\":\"waits_for_tool\"";
+    let data = data();
+    let mut first = Node::serving(data.launch(Script::new(), &[]));
+    let made = create(&first);
+    first.process.kill();
+    fs::remove_file(data.path().join("shard-0/epoch")).expect("it is there");
+    let mut cut = Cut::begin(&data);
+    let mut standby = stand_by(&data, &SHORT);
+    poll("it says what it waits for", || {
+        standby.process.stderr().contains(WAITS).then_some(())
+    });
+    let waits = Instant::now();
+    while waits.elapsed() < 4 * SHORT_LEASE {
+        assert!(cut.is_at_work(), "it was killed");
+        assert_eq!(leads(&standby), Some(false));
+    }
+    // Nor does anybody else lead meanwhile, not even by order.
+    for arguments in [&[][..], &["--take-over"]] {
+        let mut other = data.launch(Script::new(), arguments);
+        assert_eq!(other.exit(), FENCED, "{arguments:?}");
+        assert!(other.stderr().contains("a command is at work"));
+    }
+    let done = Instant::now();
+    let said = cut.finish();
+    assert!(said.contains("made anew"), "{said}");
+    takes_over(&mut standby, 1, done, Duration::ZERO);
+    assert_made_once(&standby, &[made]);
+    let said = standby.process.stderr();
+    assert_eq!(said.matches(WAITS).count(), 1, "{said}");
+    assert!(!said.contains("leader_hangs"), "{said}");
 }
 
 /// Any process tells who leads, and a client whose leader is gone asks.

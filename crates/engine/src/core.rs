@@ -19,7 +19,7 @@ use crate::apply::{Outcome, apply};
 use crate::command::{Command, DecodeError, End};
 use crate::error::{Error, OpenError};
 use crate::job::Job;
-use crate::queue::Work;
+use crate::queue::{Work, nobody};
 use crate::shard::{Answer, Inner, Options};
 use crate::time::{BOUND_AHEAD, Replayed, ShardClock, Step, starting_step};
 
@@ -84,6 +84,7 @@ pub(crate) struct Core<D: Disk> {
     payload: Vec<u8>,
     taken: Vec<Work>,
     spawn: Arc<dyn Spawn>,
+    page_is_shared: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     preparing: Option<Job<Result<Prepared<D>, ostraca_wal::Error>>>,
     cleaning: Option<Job<Cleaned<D>>>,
     /// What is left to tidy, and when it is tried, on the boot-time clock.
@@ -207,6 +208,7 @@ impl<D: Disk> Core<D> {
             payload: Vec::new(),
             taken: Vec::new(),
             spawn: Arc::clone(&options.spawn),
+            page_is_shared: options.page_is_shared.clone(),
             preparing: None,
             cleaning: None,
             clean_up,
@@ -283,7 +285,7 @@ impl<D: Disk> Core<D> {
             self.inner.fenced.fetch_add(fenced, Ordering::Relaxed);
         }
         let taken = self.taken.drain(..);
-        taken.for_each(|work| (work.reply)(Err(Error::Unknown)));
+        taken.for_each(|work| work.tell(Err(Error::Unknown)));
         err
     }
 
@@ -296,7 +298,7 @@ impl<D: Disk> Core<D> {
             && let Some(next) = work.pop_front()
         {
             if next.until.is_some_and(|until| until <= elapsed) {
-                (next.reply)(Err(Error::Late));
+                next.tell(Err(Error::Late));
                 continue;
             }
             self.taken.push(next);
@@ -325,7 +327,7 @@ impl<D: Disk> Core<D> {
             };
             self.taken.push(Work {
                 command: Command::End(end),
-                reply: Box::new(|_| {}),
+                reply: nobody(),
                 size: 0,
                 until: None,
             });
@@ -354,8 +356,19 @@ impl<D: Disk> Core<D> {
         self.batch.push(kind, version, slot, time, payload).is_ok()
     }
 
-    /// Makes the batch durable.
+    /// Makes the batch durable, so that it can be answered.
     fn write(&mut self) -> Result<Sequence, ostraca_wal::Error> {
+        let first = self.append_and_sync()?;
+        // After the sync, as the look at the page itself: if it was shared then, whoever leads by
+        // another one reads the log later, and finds this batch.
+        if self.page_is_shared.as_ref().is_some_and(|is| !is()) {
+            let epoch = self.inner.claim.epoch();
+            return Err(ostraca_wal::Error::Fenced { epoch });
+        }
+        Ok(first)
+    }
+
+    fn append_and_sync(&mut self) -> Result<Sequence, ostraca_wal::Error> {
         let creates = |work: &Work| matches!(work.command, Command::Create(_));
         let room = if self.taken.iter().any(creates) {
             Room::Ordinary
@@ -387,7 +400,7 @@ impl<D: Disk> Core<D> {
                 outcome,
                 Outcome::Ended | Outcome::Settled(_) | Outcome::DeadLetterReplayed
             );
-            (work.reply)(Ok(Answer {
+            work.tell(Ok(Answer {
                 outcome,
                 epoch,
                 sequence,
@@ -402,7 +415,7 @@ impl<D: Disk> Core<D> {
     /// Tells those of the taken commands that match that there is no room, and drops them.
     fn refuse(&mut self, matching: impl Fn(&Command) -> bool) {
         let refused = self.taken.extract_if(.., |work| matching(&work.command));
-        refused.for_each(|work| (work.reply)(Err(Error::Full)));
+        refused.for_each(|work| work.tell(Err(Error::Full)));
     }
 
     /// What is due besides commands: the clock's next record, ends of pastes, the next segment. An

@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::command::Command;
 use crate::error::Error;
-use crate::shard::Reply;
+use crate::shard::{Answer, Reply};
 
 /// The most commands that wait. At 20,000 creates a second these are 0.4 s of work.
 pub(crate) const ENTRIES_MAX: usize = 8192;
@@ -16,7 +16,8 @@ pub(crate) const BYTES_MAX: usize = 8 << 20;
 /// What a refused caller is told to wait: about the time that a full queue takes to empty.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// A command, and whom to tell.
+/// A command, and whom to tell. That happens once, also where a panic takes the work away: then nobody
+/// knows what became of it.
 pub(crate) struct Work {
     pub(crate) command: Command,
     pub(crate) reply: Reply,
@@ -24,6 +25,28 @@ pub(crate) struct Work {
     pub(crate) size: usize,
     /// When its caller stops waiting, on the boot-time clock.
     pub(crate) until: Option<Duration>,
+}
+
+impl Work {
+    pub(crate) fn tell(mut self, answer: Result<Answer, Error>) {
+        self.take_reply()(answer);
+    }
+
+    fn take_reply(&mut self) -> Reply {
+        std::mem::replace(&mut self.reply, nobody())
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Nobody's, if it was told.
+        self.take_reply()(Err(Error::Unknown));
+    }
+}
+
+/// The reply to nobody. It costs no memory.
+pub(crate) fn nobody() -> Reply {
+    Box::new(|_| {})
 }
 
 /// What a wait for work found.
@@ -53,15 +76,20 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Adds work, or refuses it: then nothing was queued and its reply is not called.
-    pub(crate) fn push(&self, work: Work) -> Result<(), Error> {
+    pub(crate) fn push(&self, mut work: Work) -> Result<(), Error> {
         let mut state = self.state.lock();
-        if state.closed {
-            return Err(Error::Closed);
-        }
-        if state.waiting.len() >= ENTRIES_MAX || state.bytes + work.size > BYTES_MAX {
-            return Err(Error::Busy {
+        let refused = if state.closed {
+            Some(Error::Closed)
+        } else if state.waiting.len() >= ENTRIES_MAX || state.bytes + work.size > BYTES_MAX {
+            Some(Error::Busy {
                 retry_after: RETRY_AFTER,
-            });
+            })
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            drop(work.take_reply());
+            return Err(refused);
         }
         state.bytes += work.size;
         state.waiting.push_back(work);
@@ -127,7 +155,7 @@ mod tests {
         };
         Work {
             command: Command::End(end),
-            reply: Box::new(|_| {}),
+            reply: nobody(),
             size,
             until: None,
         }

@@ -14,17 +14,16 @@ use parking_lot::Mutex;
 
 use crate::apply::Outcome;
 use crate::command::{Command, Create, End};
-use crate::core::{BATCH_ENTRIES_MAX, Core};
+use crate::core::Core;
 use crate::error::{Error, OpenError};
 use crate::metrics::{BatchSizes, Batches, OutcomeCounts, Outcomes};
-use crate::queue::{Drained, Queue, Work};
+use crate::queue::{Queue, Work};
 use crate::time::ShardClock;
 
-/// After this long without work the last batch is marked as durable. Long enough that a client in a
-/// loop never meets it, short enough that the window of doubt stays small.
-const IDLE_MARK: Duration = Duration::from_millis(20);
-/// How often an idle shard looks at its clock and its next segment.
-const TEND_INTERVAL: Duration = Duration::from_millis(50);
+use rounds::CloseAtEnd;
+pub use rounds::Rounds;
+
+mod rounds;
 
 /// How a shard is run.
 #[derive(Clone)]
@@ -34,6 +33,10 @@ pub struct Options {
     /// Called on the shard's thread after messages became due, or may become so at another time. It
     /// must not block.
     pub on_deliverable: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Asked on the shard's thread when a batch is durable, before it is answered: whether the epoch
+    /// page is still the one that whoever leads next looks at. Where it is not, no fence tells, and this
+    /// ends the leadership as the fence does. It must not block.
+    pub page_is_shared: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Runs what a shard does beside its thread.
     pub spawn: Arc<dyn Spawn>,
 }
@@ -43,6 +46,7 @@ impl Default for Options {
         Self {
             log: ostraca_wal::Options::default(),
             on_deliverable: None,
+            page_is_shared: None,
             spawn: Arc::new(Threads),
         }
     }
@@ -59,7 +63,7 @@ pub struct Answer {
     pub sequence: Sequence,
 }
 
-/// Called once, on the shard's thread: it must not block.
+/// Called once, on the shard's thread: it must neither block nor panic.
 pub type Reply = Box<dyn FnOnce(Result<Answer, Error>) + Send>;
 
 /// What a shard is doing.
@@ -192,6 +196,15 @@ impl Inner {
         }
     }
 
+    /// Nobody gets in any more, and nothing more is read; who waits, in `work` or the queue, was never
+    /// appended, and hears so.
+    fn stop(&self, reason: String, closed: Error, work: &mut VecDeque<Work>) {
+        self.stopped_by.lock().get_or_insert(reason);
+        self.queue.close();
+        self.queue.drain(work, usize::MAX, Duration::ZERO);
+        work.drain(..).for_each(|work| work.tell(Err(closed)));
+    }
+
     fn trouble(&self) -> Option<Trouble> {
         if self.clock_stuck.load(Ordering::Relaxed) {
             Some(Trouble::DiskFullClockStuck)
@@ -245,6 +258,7 @@ impl Shard {
         let thread = std::thread::Builder::new()
             .name(format!("shard-{}", identity.shard))
             .spawn(move || {
+                let _closing = CloseAtEnd::of(&rounds);
                 while rounds.next(rounds.patience())? {}
                 Ok(())
             })
@@ -271,12 +285,7 @@ impl Shard {
             inner: Arc::clone(core.inner()),
             until: None,
         };
-        let rounds = Rounds {
-            core,
-            work: VecDeque::new(),
-            marked: Sequence(0),
-        };
-        Ok((shard, rounds, report))
+        Ok((shard, Rounds::new(core), report))
     }
 
     /// The same shard, for a caller who waits no longer than `wait` from now. What it queues is not
@@ -486,78 +495,6 @@ impl Shard {
         } else {
             Ok(())
         }
-    }
-}
-
-/// What the thread of a shard does, round by round. [`Shard::open`] starts that thread; a simulation
-/// makes the rounds itself.
-pub struct Rounds<D: Disk> {
-    core: Core<D>,
-    /// Taken from the queue, and not part of a batch yet.
-    work: VecDeque<Work>,
-    /// What was proven durable by a mark. At first nothing: the opening's own record of the clock is
-    /// to be proven as any other.
-    marked: Sequence,
-}
-
-impl<D: Disk> std::fmt::Debug for Rounds<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rounds").finish_non_exhaustive()
-    }
-}
-
-impl<D: Disk> Rounds<D> {
-    /// How long the next round should wait for work.
-    #[must_use]
-    pub fn patience(&self) -> Duration {
-        match () {
-            () if !self.work.is_empty() || self.core.has_due_ends() => Duration::ZERO,
-            () if self.marked != self.core.last_sequence() => IDLE_MARK,
-            () => TEND_INTERVAL,
-        }
-    }
-
-    /// One round: waits at most `timeout` for work, commits a batch of it, and does what is due
-    /// besides. `false`: the shard is closed, and everything that waited was answered. After an error,
-    /// which stops the log, everybody who waited has been told; there is no next round.
-    pub fn next(&mut self, timeout: Duration) -> Result<bool, ostraca_wal::Error> {
-        let ended = self.go_round(timeout);
-        if let Err(err) = &ended {
-            let inner = Arc::clone(self.core.inner());
-            *inner.stopped_by.lock() = Some(err.to_string());
-            // Nobody gets in any more; who waits was never appended, and hears so.
-            inner.queue.close();
-            let work = &mut self.work;
-            inner.queue.drain(work, usize::MAX, Duration::ZERO);
-            let closed = if matches!(err, ostraca_wal::Error::Fenced { .. }) {
-                Error::Fenced
-            } else {
-                Error::Closed
-            };
-            work.drain(..).for_each(|work| (work.reply)(Err(closed)));
-        }
-        ended
-    }
-
-    fn go_round(&mut self, timeout: Duration) -> Result<bool, ostraca_wal::Error> {
-        let Self { core, work, marked } = self;
-        // What is taken and not committed yet counts as one batch at most; the rest stays in the
-        // queue, which refuses what it cannot hold.
-        let room = BATCH_ENTRIES_MAX.saturating_sub(work.len());
-        let drained = core.inner().queue.drain(work, room, timeout);
-        if !work.is_empty() || core.has_due_ends() {
-            core.commit(work)?;
-        } else if *marked != core.last_sequence() {
-            core.mark()?;
-            *marked = core.last_sequence();
-        }
-        if drained == Drained::Closed && work.is_empty() {
-            core.mark()?;
-            return Ok(false);
-        }
-        core.tend()?;
-        core.beat();
-        Ok(true)
     }
 }
 

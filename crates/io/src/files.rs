@@ -1,8 +1,8 @@
 //! Small whole files outside the log, and the lock on a directory.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,6 +70,15 @@ fn write_temporary(path: &Path, bytes: &[u8], mode: u32) -> io::Result<(File, st
     // Before the rename: else the name could survive a power cut and the bytes not.
     file.sync_all()?;
     Ok((dir, temporary))
+}
+
+/// Writes over the beginning of a file, which is made if there is none. Costs no sync, and need not
+/// survive a power cut; a reader can meet a part of it, so it is for bytes of one length that say
+/// whether they are whole.
+pub fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new();
+    let file = file.write(true).create(true).truncate(false).mode(0o644);
+    file.open(path)?.write_all_at(bytes, 0)
 }
 
 /// Gives a file another name in the same directory, which must not be taken. On return that
@@ -147,20 +156,33 @@ pub fn version(path: &Path) -> io::Result<FileVersion> {
 
 /// A file, whatever becomes of its path. While this lives, no other file is given its number.
 #[derive(Debug)]
-pub struct Pinned(File);
+pub struct Pinned {
+    number: (u64, u64),
+    _file: File,
+}
 
 impl Pinned {
     /// The file at `path`. `NotFound` if there is none.
     pub fn open(path: &Path) -> io::Result<Self> {
-        File::open(path).map(Self)
+        let file = File::open(path)?;
+        let number = number(&file.metadata()?);
+        let pinned = Self {
+            number,
+            _file: file,
+        };
+        Ok(pinned)
     }
 
-    /// Whether it is the one at `path`. `NotFound` if there is none.
+    /// Whether it is the one at `path`. `NotFound` if there is none. One call to the system.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
-        use std::os::unix::fs::MetadataExt as _;
-        let (ours, there) = (self.0.metadata()?, std::fs::metadata(path)?);
-        Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        Ok(number(&std::fs::metadata(path)?) == self.number)
     }
+}
+
+/// What tells a file from all others that are there.
+fn number(meta: &std::fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    (meta.dev(), meta.ino())
 }
 
 /// Permission bits of a file or directory.
@@ -178,6 +200,47 @@ pub enum LockError {
     Io(io::Error),
 }
 
+/// What a process holds a shard's lock for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockRole {
+    /// It leads, and shows that it goes on. A file that says nothing about it is a leader's.
+    Leader,
+    /// A command that must be alone with the shard, and is done some time.
+    Tool,
+}
+
+impl LockRole {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// Who holds a lock, by its own word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockHolder {
+    /// Where the file tells. A holder that has not written it yet is a holder all the same.
+    pub pid: Option<u32>,
+    /// What for.
+    pub role: LockRole,
+}
+
+impl LockHolder {
+    fn parse(text: &str) -> Self {
+        let mut words = text.lines().next().unwrap_or_default().split(' ');
+        let pid = words.next().and_then(|pid| pid.parse().ok());
+        let role = match words.next() {
+            None => LockRole::Leader,
+            Some(word) if word == LockRole::Leader.word() => LockRole::Leader,
+            // A word of a later version is no leader's, who is killed when it is silent.
+            Some(_) => LockRole::Tool,
+        };
+        Self { pid, role }
+    }
+}
+
 /// An exclusive lock on a file that names its holder. It ends with the value, and with the
 /// process however that ends. Advisory: it keeps out whoever asks for it.
 #[derive(Debug)]
@@ -189,33 +252,37 @@ impl Lock {
     /// Takes the lock at `path`, making the file if there is none, and writes this process's pid
     /// into it. Does not wait.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
+        match Self::take(path, &format!("{}\n", std::process::id())) {
+            Ok(taken) => taken.map_err(|holder| LockError::Held(holder.pid)),
+            Err(err) => Err(LockError::Io(err)),
+        }
+    }
+
+    /// The same, and writes what for beside it. Or who holds it.
+    pub fn acquire_as(role: LockRole, path: &Path) -> io::Result<Result<Self, LockHolder>> {
+        Self::take(path, &format!("{} {}\n", std::process::id(), role.word()))
+    }
+
+    fn take(path: &Path, holder: &str) -> io::Result<Result<Self, LockHolder>> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(path)
-            .map_err(LockError::Io)?;
+            .open(path)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                // A holder that has not written its pid yet is a holder all the same.
-                let pid = match file.read_to_string(&mut text) {
-                    Ok(_) => text.trim().parse().ok(),
-                    Err(_) => None,
-                };
-                return Err(LockError::Held(pid));
+                let said = file.read_to_string(&mut text).map(|_| text.as_str());
+                return Ok(Err(LockHolder::parse(said.unwrap_or_default())));
             }
-            Err(errno) => return Err(LockError::Io(errno.into())),
+            Err(errno) => return Err(errno.into()),
         }
-        let write = |file: &mut File| {
-            file.set_len(0)?;
-            file.rewind()?;
-            writeln!(file, "{}", std::process::id())
-        };
-        write(&mut file).map_err(LockError::Io)?;
-        Ok(Self { _file: file })
+        // In this order: whoever looks in between must not take a tool for a leader without a name.
+        file.write_all_at(holder.as_bytes(), 0)?;
+        file.set_len(holder.len() as u64)?;
+        Ok(Ok(Self { _file: file }))
     }
 }
 
@@ -286,6 +353,40 @@ mod tests {
             ["once"],
             "no temporary file is left"
         );
+    }
+
+    #[test]
+    fn a_held_lock_says_what_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock");
+        let pid = Some(std::process::id());
+        for role in [LockRole::Tool, LockRole::Leader] {
+            let lock = Lock::acquire_as(role, &path).expect("no trouble");
+            let lock = lock.expect("free");
+            let again = Lock::acquire_as(LockRole::Leader, &path).expect("no trouble");
+            assert_eq!(again.expect_err("held"), LockHolder { pid, role });
+            drop(lock);
+        }
+        // A longer word was there.
+        let _lock = Lock::acquire_as(LockRole::Tool, &path).expect("no trouble");
+        let text = read_text(&path).expect("the file");
+        assert_eq!(text, format!("{} tool\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_lock_of_another_version_is_read() {
+        let holder = |text, pid, role| {
+            assert_eq!(
+                LockHolder::parse(text),
+                LockHolder { pid, role },
+                "{text:?}"
+            );
+        };
+        holder("", None, LockRole::Leader);
+        holder("17\n", Some(17), LockRole::Leader);
+        holder("17 leader\n", Some(17), LockRole::Leader);
+        holder("17 tool\n23 leader\n", Some(17), LockRole::Tool);
+        holder("17 mover\n", Some(17), LockRole::Tool);
     }
 
     #[test]

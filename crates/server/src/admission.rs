@@ -11,7 +11,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use ostraca_types::Reason;
@@ -26,19 +26,33 @@ use crate::refusal::Refusal;
 /// at 30,000 commits a second the last of them waits for 0.3 s.
 pub(crate) const CALLS_MAX: usize = 8192;
 
-/// Refuses calls beyond [`CALLS_MAX`].
-#[derive(Clone)]
-pub(crate) struct AdmissionLayer {
-    host: Arc<Host>,
-    taken: Arc<AtomicUsize>,
+/// The calls of a process that count against the bound.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    in_flight: AtomicUsize,
+    ended: AtomicU64,
 }
 
+impl Calls {
+    /// Those that are not answered yet. Never above the bound by more than the calls that are refused
+    /// at this moment.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Those that were taken and are over, however they ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// Refuses calls beyond [`CALLS_MAX`].
+#[derive(Clone)]
+pub(crate) struct AdmissionLayer(Arc<Host>);
+
 impl AdmissionLayer {
-    pub(crate) fn new(host: Arc<Host>) -> Self {
-        Self {
-            host,
-            taken: Arc::default(),
-        }
+    pub(crate) const fn new(host: Arc<Host>) -> Self {
+        Self(host)
     }
 }
 
@@ -60,20 +74,24 @@ pub(crate) struct Admission<S> {
     layer: AdmissionLayer,
 }
 
-/// A place among the calls that are taken.
-struct Place(Arc<AtomicUsize>);
+/// A place among the calls that are taken. It is given back when the call's work goes: answered, given
+/// up by its client, or panicked.
+struct Place(Arc<Calls>);
 
 impl Place {
-    fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(taken));
-        // Beyond the bound it is given back at once.
-        (taken.fetch_add(1, Ordering::Relaxed) < CALLS_MAX).then_some(place)
+    fn take(calls: &Arc<Calls>) -> Option<Self> {
+        if calls.in_flight.fetch_add(1, Ordering::Relaxed) < CALLS_MAX {
+            return Some(Self(Arc::clone(calls)));
+        }
+        calls.in_flight.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -95,10 +113,11 @@ where
         if !is_counted(request.uri().path()) {
             return Box::pin(self.inner.call(request));
         }
-        let Some(place) = Place::take(&self.layer.taken) else {
+        let host = &self.layer.0;
+        let Some(place) = Place::take(&host.calls) else {
             let text = "the process has more calls than it can take";
             let refusal = Refusal::new(Reason::Overloaded, text);
-            let status = Status::from(self.layer.host.complete(refusal));
+            let status = Status::from(host.complete(refusal));
             return Box::pin(async move { Ok(status.into_http()) });
         };
         let answer = self.inner.call(request);
@@ -128,13 +147,14 @@ mod tests {
 
     #[test]
     fn l01_places_are_bounded_and_come_back() {
-        let taken = Arc::default();
-        let places: Vec<_> = (0..CALLS_MAX).map_while(|_| Place::take(&taken)).collect();
+        let calls = Arc::default();
+        let places: Vec<_> = (0..CALLS_MAX).map_while(|_| Place::take(&calls)).collect();
         assert_eq!(places.len(), CALLS_MAX);
-        assert!((0..10).all(|_| Place::take(&taken).is_none()));
+        assert!((0..10).all(|_| Place::take(&calls).is_none()));
+        assert_eq!((calls.in_flight(), calls.ended()), (CALLS_MAX, 0));
         drop(places);
-        assert!(Place::take(&taken).is_some());
-        assert_eq!(taken.load(Ordering::Relaxed), 0);
+        assert_eq!((calls.in_flight(), calls.ended()), (0, CALLS_MAX as u64));
+        assert!(Place::take(&calls).is_some());
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub enum ServeError {
     NoSuchShard(ShardId),
     /// Another process serves this shard; its pid, where known.
     Held(Option<u32>),
+    /// A command is at work on this shard; its pid, where known.
+    HeldByTool(Option<u32>),
     /// The secrets are missing, unreadable or not this store's.
     Secrets(SecretError),
     /// The store file cannot be used.
@@ -43,7 +45,7 @@ impl ServeError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoSuchShard(_) | Self::Secrets(_) | Self::Foreign(_) => ErrorKind::Rejected,
-            Self::Held(_) => ErrorKind::Exists,
+            Self::Held(_) | Self::HeldByTool(_) => ErrorKind::Exists,
             Self::EpochPageReplaced(_) => ErrorKind::NotLeader,
             Self::Store(StoreError::Io(..)) | Self::Io(..) | Self::Transport(_) => {
                 ErrorKind::Unavailable
@@ -66,6 +68,13 @@ impl fmt::Display for ServeError {
             ),
             Self::Held(None) => {
                 f.write_str("another process serves this shard, stop it or start with --take-over")
+            }
+            Self::HeldByTool(Some(pid)) => write!(
+                f,
+                "a command is at work on this shard, wait until it is done: pid {pid}"
+            ),
+            Self::HeldByTool(None) => {
+                f.write_str("a command is at work on this shard, wait until it is done")
             }
             Self::Secrets(err) => err.fmt(f),
             Self::Store(err) => err.fmt(f),
@@ -103,6 +112,7 @@ impl std::error::Error for ServeError {
             Self::Transport(err) => Some(err),
             Self::NoSuchShard(_)
             | Self::Held(_)
+            | Self::HeldByTool(_)
             | Self::Foreign(_)
             | Self::NoEpochPage(_)
             | Self::EpochPageReplaced(_) => None,

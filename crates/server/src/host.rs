@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::DataDir;
+use crate::admission::Calls;
 use crate::refusal::Refusal;
 use crate::sealing::Sealing;
 use crate::seats::{self, Place};
@@ -66,6 +67,8 @@ pub(crate) struct Host {
     pub(crate) fenced: AtomicU64,
     /// The shard's thread makes no progress (w08).
     pub(crate) hangs: AtomicBool,
+    /// Calls that are under way (l01).
+    pub(crate) calls: Arc<Calls>,
     /// Whether this process takes over when there is no leader.
     pub(crate) stands_by: bool,
     /// By shard: its leader, and which version of the file said so.
@@ -102,6 +105,7 @@ impl Host {
             beats_seen: watch::Sender::new(0),
             fenced: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
+            calls: Arc::default(),
             stands_by,
         }
     }

@@ -5,17 +5,19 @@
 //! was raised last leads, the other one is fenced.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_engine::Heartbeat;
-use ostraca_io::files::{Lock, LockError};
-use ostraca_io::process;
+use ostraca_io::files::{Lock, LockHolder, LockRole};
+use ostraca_io::{Clock, process};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::epoch_page::MappedPage;
 use crate::error::ServeError;
 use crate::host::Host;
-use crate::seats::{self, Place};
+use crate::seats::{self, BEAT_INTERVAL, Place};
 
 /// How often a standby looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -24,9 +26,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const SILENT_MIN: Duration = Duration::from_millis(250);
 /// How long a leader that was killed may take to be gone: it may hang in a sync.
 const KILLED_MAX: Duration = Duration::from_millis(500);
-/// How often a standby looks whether its shard's standbys are known. Of several only one is, and that
-/// one may lead by now, or be gone.
-const SEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// A standby that was handed the shard leads by then, or something is wrong with it.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(4);
 
@@ -35,7 +34,8 @@ const SUCCESSOR_MAX: Duration = Duration::from_secs(4);
 pub enum Lead {
     /// At once, unless another process holds the directory: then not at all.
     IfFree,
-    /// At once, whoever leads: the fence ends that one's leadership.
+    /// At once, whoever leads: the fence ends that one's leadership. A command that is at work on the
+    /// directory does not lead, and keeps out this as well.
     TakeOver,
     /// When there is no leader, or it hangs; and again after another one took over.
     WhenNeeded(Standby),
@@ -65,24 +65,28 @@ impl Lead {
     /// process's, or was. `map` maps the page that is there now. It is safe to drop the wait.
     pub(crate) async fn wait(
         self,
-        host: &Host,
+        host: &Arc<Host>,
         dir: &Path,
+        clock: &Arc<dyn Clock>,
         map: impl Fn() -> Result<MappedPage, ServeError>,
     ) -> Result<Option<Lock>, ServeError> {
         let path = dir.join("lock");
         let takes_over = match self {
             // It does not touch the lock before it needs it: others look at who has it.
-            Self::WhenNeeded(standby) => return standby.watch(host, &path, map).await,
+            Self::WhenNeeded(standby) => return standby.watch(host, &path, clock, map).await,
             Self::IfFree => false,
             Self::TakeOver => true,
         };
         match acquire(&path)? {
             Ok(lock) => Ok(Some(lock)),
-            Err(pid) if takes_over => {
-                tracing::warn!(event = "taking_over", shard = %host.id, pid);
-                Ok(None)
-            }
-            Err(pid) => Err(ServeError::Held(pid)),
+            Err(LockHolder { pid, role }) => match role {
+                LockRole::Tool => Err(ServeError::HeldByTool(pid)),
+                LockRole::Leader if takes_over => {
+                    tracing::warn!(event = "taking_over", shard = %host.id, pid);
+                    Ok(None)
+                }
+                LockRole::Leader => Err(ServeError::Held(pid)),
+            },
         }
     }
 }
@@ -90,25 +94,37 @@ impl Lead {
 impl Standby {
     async fn watch(
         self,
-        host: &Host,
+        host: &Arc<Host>,
         path: &Path,
+        clock: &Arc<dyn Clock>,
         map: impl Fn() -> Result<MappedPage, ServeError>,
+    ) -> Result<Option<Lock>, ServeError> {
+        let mut beats = Beats::default();
+        let led = self.watch_leader(host, path, clock, map, &mut beats).await;
+        // Who leads leaves the seat: nothing may take it behind that.
+        beats.end().await;
+        led
+    }
+
+    async fn watch_leader(
+        self,
+        host: &Arc<Host>,
+        path: &Path,
+        clock: &Arc<dyn Clock>,
+        map: impl Fn() -> Result<MappedPage, ServeError>,
+        beats: &mut Beats,
     ) -> Result<Option<Lock>, ServeError> {
         let mut page = map()?;
         let mut last = Heartbeat::of(&**page.page());
         let mut since = Instant::now();
         // Who has the lock, since the last beat.
         let mut holder = None;
-        let mut looked_for_seat = Instant::now();
+        // The command that has the lock, once that was said.
+        let mut waits_for = None;
         let mut look = tokio::time::interval(LOOK_INTERVAL);
         loop {
             look.tick().await;
-            if looked_for_seat.elapsed() >= SEAT_INTERVAL {
-                looked_for_seat = Instant::now();
-                if !host.has_standby() {
-                    host.take_seat(Place::Standby, 0);
-                }
-            }
+            beats.beat_if_due(host, clock);
             if page.replaced().is_some() {
                 // Whoever leads beats on the new one: the old one's silence says nothing.
                 page = map()?;
@@ -133,15 +149,25 @@ impl Standby {
                     tracing::info!(event = "leader_gone", shard = %host.id, silent_ms = millis(silent));
                     return Ok(Some(lock));
                 }
-                // Another standby has just got it, and is about to lead: it is not the one that hangs.
-                Err(pid) if holder.is_some_and(|holder| holder != pid) => {
-                    (since, holder) = (Instant::now(), Some(pid));
+                // It does not beat, and is not there to: whoever leads next, it must be done first.
+                Err(tool) if tool.role == LockRole::Tool => {
+                    if waits_for != Some(tool) {
+                        waits_for = Some(tool);
+                        tracing::info!(event = "waits_for_tool", shard = %host.id, pid = tool.pid,
+                            "a command is at work on the shard");
+                    }
+                    (since, holder) = (Instant::now(), None);
                 }
-                Err(pid) if silent < self.lease || holder.is_none() => holder = Some(pid),
-                Err(pid) => {
-                    tracing::warn!(event = "leader_hangs", shard = %host.id, pid, silent_ms = millis(silent));
+                // Another standby has just got it, and is about to lead: it is not the one that hangs.
+                Err(other) if holder.is_some_and(|holder| holder != other) => {
+                    (since, holder) = (Instant::now(), Some(other));
+                }
+                Err(leader) if silent < self.lease || holder.is_none() => holder = Some(leader),
+                Err(leader) => {
+                    tracing::warn!(event = "leader_hangs", shard = %host.id, pid = leader.pid,
+                        silent_ms = millis(silent));
                     let silent = || Heartbeat::of(&**page.page()) == last;
-                    match self.replace(path, pid, silent).await? {
+                    match self.replace(path, leader, silent).await? {
                         Replaced::ByThis(lock) => return Ok(lock),
                         Replaced::ByAnother => (since, holder) = (Instant::now(), None),
                     }
@@ -154,12 +180,12 @@ impl Standby {
     async fn replace(
         self,
         path: &Path,
-        pid: Option<u32>,
+        leader: LockHolder,
         silent: impl Fn() -> bool,
     ) -> Result<Replaced, ServeError> {
-        if let Some(killed) = pid.filter(|_| self.kill) {
+        if let Some(pid) = leader.pid.filter(|_| self.kill) {
             // It holds the lock, so the pid in it is its own and not another's.
-            match process::kill(killed) {
+            match process::kill(pid) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
                     tracing::warn!(event = "leader_not_killed", pid, %err);
                 }
@@ -169,7 +195,7 @@ impl Standby {
                         match acquire(path)? {
                             Ok(lock) => return Ok(Replaced::ByThis(Some(lock))),
                             // Another standby was faster: it must not lose the lead at once.
-                            Err(holder) if holder != pid || !silent() => {
+                            Err(holder) if holder != leader || !silent() => {
                                 return Ok(Replaced::ByAnother);
                             }
                             Err(_) => tokio::time::sleep(LOOK_INTERVAL).await,
@@ -180,6 +206,31 @@ impl Standby {
         }
         // The fence is what ends its leadership.
         Ok(Replaced::ByThis(None))
+    }
+}
+
+/// The beats of a standby. A disk that hangs holds them up, and not the look at the leader.
+#[derive(Default)]
+struct Beats(Option<(Instant, JoinHandle<()>)>);
+
+impl Beats {
+    fn beat_if_due(&mut self, host: &Arc<Host>, clock: &Arc<dyn Clock>) {
+        let waits = |(last, under_way): &(Instant, JoinHandle<()>)| {
+            last.elapsed() < BEAT_INTERVAL || !under_way.is_finished()
+        };
+        if self.0.as_ref().is_some_and(waits) {
+            return;
+        }
+        let (host, clock, now) = (Arc::clone(host), Arc::clone(clock), clock.boot());
+        let beat = tokio::task::spawn_blocking(move || host.keep_seat(now, &*clock));
+        self.0 = Some((Instant::now(), beat));
+    }
+
+    async fn end(self) {
+        if let Some((_, under_way)) = self.0 {
+            // A beat that panicked is none.
+            let _ = under_way.await;
+        }
     }
 }
 
@@ -217,10 +268,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// The lock, or who holds it.
-pub(crate) fn acquire(path: &Path) -> Result<Result<Lock, Option<u32>>, ServeError> {
-    match Lock::acquire(path) {
-        Ok(lock) => Ok(Ok(lock)),
-        Err(LockError::Held(pid)) => Ok(Err(pid)),
-        Err(LockError::Io(err)) => Err(ServeError::Io("cannot lock the shard's directory", err)),
-    }
+pub(crate) fn acquire(path: &Path) -> Result<Result<Lock, LockHolder>, ServeError> {
+    Lock::acquire_as(LockRole::Leader, path)
+        .map_err(|err| ServeError::Io("cannot lock the shard's directory", err))
 }

@@ -19,6 +19,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::admission::CALLS_MAX;
 use crate::host::{Host, Phase};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -148,6 +149,13 @@ impl Collector for ShardCollector {
         let fenced = host.fenced.load(Ordering::Relaxed);
         let help = "Commands whose append the fence refused";
         write.counter("fencing_rejections", help, fenced)?;
+        // Streams and long polls are not among them.
+        let help = "Unary calls that are not answered yet";
+        write.gauge("calls_in_flight", help, host.calls.in_flight() as u64)?;
+        let help = "Unary calls beyond which more are refused";
+        write.gauge("calls_in_flight_max", help, CALLS_MAX as u64)?;
+        let help = "Unary calls that were taken and are over, however they ended";
+        write.counter("calls", help, host.calls.ended())?;
         match host.opened() {
             Some(shard) => encode(&mut write, &shard.status()),
             None => Ok(()),

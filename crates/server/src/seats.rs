@@ -4,15 +4,26 @@
 //! Each process writes its own seat when it takes it, replaced atomically. It says what was true when
 //! it was written and is no proof of anything: a call that comes to the wrong process is refused
 //! there, by the fence. The epoch tells which of two leaders is the later one.
+//!
+//! A standby beats, by its place in the loop that would take over: `run/shard-N.standby.beat` says who
+//! beat last and when, by the boot-time clock, which all processes share. One that lives and does not
+//! go round would not come, while callers wait for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ostraca_io::{files, process};
+use ostraca_io::{BootTime, Clock, files, process};
 use ostraca_types::ShardId;
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
+
+/// How often a standby beats, and looks whether its shard's standbys are known. Of several only one is,
+/// and that one may lead by now, or be gone.
+pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
+/// Ten beats that are missing are no busy machine's.
+const BEAT_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Which seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +79,28 @@ pub(crate) fn leave(run_dir: &Path, shard: ShardId, place: Place, pid: u32) {
     }
 }
 
+fn beat_path(run_dir: &Path, shard: ShardId) -> PathBuf {
+    run_dir.join(format!("shard-{shard}.standby.beat"))
+}
+
+/// A beat of the process `pid`, as it is written: one length, one line.
+fn beat_line(pid: u32, now: BootTime) -> String {
+    let BootTime { boot, elapsed } = now;
+    format!("{pid:010} {boot:?} {:020}\n", elapsed.as_millis())
+}
+
+/// How long ago `pid` beat last, if the last beat is its. The clock is read behind the beat: a beat from
+/// the future is none, but of another boot.
+fn beat_age(run_dir: &Path, shard: ShardId, pid: u32, clock: &dyn Clock) -> Option<Duration> {
+    let line = files::read_text(&beat_path(run_dir, shard)).ok()?;
+    let now = clock.boot();
+    let at = line.trim_end().rsplit(' ').next()?;
+    let elapsed = Duration::from_millis(at.parse().ok()?);
+    let beat = BootTime { elapsed, ..now };
+    let is_its = line == beat_line(pid, beat);
+    now.elapsed.checked_sub(elapsed).filter(|_| is_its)
+}
+
 impl Host {
     /// Says that this process has the seat; `epoch` is that of its leadership.
     pub(crate) fn take_seat(&self, place: Place, epoch: u64) {
@@ -82,11 +115,50 @@ impl Host {
         }
     }
 
-    /// Whether a process waits to take over and can: one that was stopped would not come, while its
-    /// callers wait for it.
-    pub(crate) fn can_hand_over(&self) -> bool {
-        let seat = read(&self.data.run_dir(), self.id, Place::Standby);
-        seat.is_some_and(|seat| process::is_running(seat.pid))
+    /// Says that this process stands by, and goes on doing so.
+    pub(crate) fn take_standby_seat(&self, clock: &dyn Clock) {
+        // Who sees the seat finds a beat; and another one's that came in between is not the last.
+        self.beat(clock.boot());
+        self.take_seat(Place::Standby, 0);
+        self.beat(clock.boot());
+    }
+
+    /// Beats, if this process is the standby that is known; takes the seat of one that is none. Its loop
+    /// went round at `now`. Blocks, on a disk that hangs for as long as that does.
+    pub(crate) fn keep_seat(&self, now: BootTime, clock: &dyn Clock) {
+        let run_dir = self.data.run_dir();
+        let Some(seat) = read(&run_dir, self.id, Place::Standby) else {
+            return self.take_standby_seat(clock);
+        };
+        if seat.pid == std::process::id() {
+            return self.beat(now);
+        }
+        // One that has just taken it has perhaps not beaten yet.
+        let age = beat_age(&run_dir, self.id, seat.pid, clock);
+        let hangs = age.is_some_and(|age| age > BEAT_AGE_MAX);
+        if hangs || !process::is_alive(seat.pid) {
+            self.take_standby_seat(clock);
+        }
+    }
+
+    fn beat(&self, now: BootTime) {
+        let path = beat_path(&self.data.run_dir(), self.id);
+        let line = beat_line(std::process::id(), now);
+        if let Err(err) = files::overwrite(&path, line.as_bytes()) {
+            // It is not handed over to, and takes over all the same.
+            tracing::debug!(event = "standby_not_beaten", shard = %self.id, %err);
+        }
+    }
+
+    /// Whether a process waits to take over and can: one that was stopped, or whose loop hangs, would
+    /// not come, while its callers wait for it.
+    pub(crate) fn can_hand_over(&self, clock: &dyn Clock) -> bool {
+        let run_dir = self.data.run_dir();
+        let seat = read(&run_dir, self.id, Place::Standby);
+        seat.is_some_and(|seat| {
+            let age = beat_age(&run_dir, self.id, seat.pid, clock);
+            process::is_running(seat.pid) && age.is_some_and(|age| age <= BEAT_AGE_MAX)
+        })
     }
 
     /// Whether a process waits to take over; a leader is none.
@@ -98,7 +170,93 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use ostraca_io::{ManualClock, SystemEntropy};
+    use ostraca_types::Timestamp;
+
     use super::*;
+    use crate::DataDir;
+    use crate::secrets::Secrets;
+
+    /// A process of shard 0 whose directory is `dir`.
+    fn host(dir: &Path) -> Host {
+        let data = DataDir::init(dir, None, &SystemEntropy).expect("a data directory");
+        let secrets = Secrets::load(&data.secret_dir()).expect("they are made");
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let entropy = std::sync::Arc::new(SystemEntropy);
+        Host::new(data, ShardId(0), secrets, entropy, address, true)
+    }
+
+    /// Goal: a shard is handed over to who goes on, and not to who only lives.
+    /// Method: a standby's beats, by a clock that is told to move.
+    #[test]
+    fn k17_a_standby_that_does_not_beat_is_not_handed_over_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (host, clock) = (host(dir.path()), ManualClock::new(Timestamp(1_000)));
+        assert!(!host.can_hand_over(&clock), "nobody stands by");
+        // This process runs, so the beat alone decides.
+        host.take_seat(Place::Standby, 0);
+        assert!(!host.can_hand_over(&clock), "it has never beaten");
+        host.keep_seat(clock.boot(), &clock);
+        assert!(host.can_hand_over(&clock));
+        clock.advance(BEAT_AGE_MAX);
+        assert!(host.can_hand_over(&clock), "it is just young enough");
+        clock.advance(Duration::from_millis(1));
+        assert!(!host.can_hand_over(&clock), "it hangs");
+        // Whatever the wall clock says.
+        clock.step_wall(Timestamp(0));
+        assert!(!host.can_hand_over(&clock));
+        host.keep_seat(clock.boot(), &clock);
+        assert!(host.can_hand_over(&clock), "it goes on");
+
+        // The same number on the clock of another boot says nothing.
+        let at = clock.boot().elapsed;
+        clock.reboot(Duration::ZERO);
+        clock.advance(at);
+        assert!(!host.can_hand_over(&clock), "that was before the boot");
+        host.keep_seat(clock.boot(), &clock);
+        assert!(host.can_hand_over(&clock));
+        // Nor does the beat of who had the seat before.
+        let path = beat_path(&host.data.run_dir(), host.id);
+        let other = beat_line(std::process::id() + 1, clock.boot());
+        files::overwrite(&path, other.as_bytes()).expect("written");
+        assert!(!host.can_hand_over(&clock));
+        files::overwrite(&path, b"0000000001").expect("written");
+        assert!(!host.can_hand_over(&clock), "half a beat");
+    }
+
+    /// Goal: of several standbys the one that is known goes on.
+    /// Method: the seat of a process that lives, and beats no more.
+    #[test]
+    fn k17_the_seat_of_a_standby_that_does_not_beat_is_taken() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (host, clock) = (host(dir.path()), ManualClock::new(Timestamp(1_000)));
+        let run_dir = host.data.run_dir();
+        let seated = || read(&run_dir, host.id, Place::Standby).map(|seat| seat.pid);
+        // The parent of this process lives as long.
+        let other = std::os::unix::process::parent_id();
+        let seat = Seat {
+            pid: other,
+            grpc: "127.0.0.1:2".to_owned(),
+            epoch: 0,
+        };
+        take(&run_dir, host.id, Place::Standby, &seat).expect("written");
+        let line = beat_line(other, clock.boot());
+        files::overwrite(&beat_path(&run_dir, host.id), line.as_bytes()).expect("written");
+        host.keep_seat(clock.boot(), &clock);
+        assert_eq!(seated(), Some(other), "it goes on");
+        // Before its first beat the last one is another's.
+        let before = beat_line(std::process::id(), clock.boot());
+        clock.advance(2 * BEAT_AGE_MAX);
+        files::overwrite(&beat_path(&run_dir, host.id), before.as_bytes()).expect("written");
+        host.keep_seat(clock.boot(), &clock);
+        assert_eq!(seated(), Some(other), "it has just come");
+        let line = beat_line(other, clock.boot());
+        files::overwrite(&beat_path(&run_dir, host.id), line.as_bytes()).expect("written");
+        clock.advance(2 * BEAT_AGE_MAX);
+        host.keep_seat(clock.boot(), &clock);
+        assert_eq!(seated(), Some(std::process::id()));
+        assert!(host.can_hand_over(&clock), "it beats from the start");
+    }
 
     #[test]
     fn f06_a_later_leader_keeps_its_seat() {

@@ -190,7 +190,7 @@ struct Terms<'a, S> {
 impl<S: Storage> Terms<'_, S> {
     fn stand_by(&self) {
         self.host.stand_by();
-        self.host.take_seat(Place::Standby, 0);
+        self.host.take_standby_seat(&*self.clock);
     }
 
     /// Both seats, when the process ends.
@@ -205,7 +205,7 @@ impl<S: Storage> Terms<'_, S> {
     async fn begin(&self) -> Result<Led, ServeError> {
         let dir = self.host.data.shard_dir(self.host.id);
         let map = || MappedPage::map(&*self.storage, dir.join(EPOCH_PAGE));
-        let lock = self.lead.wait(self.host, &dir, map).await?;
+        let lock = self.lead.wait(self.host, &dir, &self.clock, map).await?;
         // The one of before the wait may be no longer what others look at.
         let page = Arc::new(map()?);
         self.host.enter(Phase::Recovering);
@@ -254,16 +254,27 @@ impl<S: Storage> Terms<'_, S> {
         self.health.set(ServingStatus::Serving).await;
         tell(Told::Leads(host.address));
         let path = host.data.shard_dir(host.id).join("lock");
-        let failed = tokio::select! {
-            ended = &mut led.thread => return ended_with(ended),
-            failed = watch_over(host, self.health, &led.shard, &mut led.lock, &path, &led.page) => failed,
+        let ended = tokio::select! {
+            ended = &mut led.thread => ended_with(ended),
+            failed = watch_over(host, self.health, &led.shard, &mut led.lock, &path, &led.page) => {
+                if matches!(failed, ServeError::EpochPageReplaced(_)) {
+                    // No fence would refuse what it appends beside the next leader, this process or
+                    // another. What it has begun is answered by nobody.
+                    led.shard.close();
+                    let ended = ended_with((&mut led.thread).await);
+                    ended.and(Err(failed))
+                } else {
+                    Err(failed)
+                }
+            }
         };
-        if matches!(failed, ServeError::EpochPageReplaced(_)) {
-            // No fence would refuse what it appends beside the next leader, this process or another.
-            led.shard.close();
-            ended_with((&mut led.thread).await)?;
+        match ended {
+            // By the look at the page's file, and not by another epoch on it.
+            Err(ServeError::Stopped(fenced @ ostraca_wal::Error::Fenced { .. })) => {
+                Err(led.page.replaced().unwrap_or(ServeError::Stopped(fenced)))
+            }
+            ended => ended,
         }
-        Err(failed)
     }
 
     /// Closes the log, when the process is told to stop: at once where a standby waits, and after the
@@ -278,7 +289,7 @@ impl<S: Storage> Terms<'_, S> {
         // Off the routes first, then no new calls, then the log.
         self.health.set(ServingStatus::NotServing).await;
         drop(led.tending);
-        let ended = if host.can_hand_over() {
+        let ended = if host.can_hand_over(&*self.clock) {
             // Calls are sent there from now on, and wait there until it leads.
             host.enter(Phase::HandedOver);
             led.shard.close();
@@ -433,7 +444,7 @@ impl Drop for CloseOnDrop {
 fn open<S: Storage>(
     host: &Host,
     storage: &S,
-    page: &MappedPage,
+    page: &Arc<MappedPage>,
     clock: Arc<dyn Clock>,
     entropy: &dyn Entropy,
 ) -> Result<(Shard, ShardThread), ServeError> {
@@ -454,8 +465,10 @@ fn open<S: Storage>(
         .disk(&log_dir)
         .map_err(io("cannot open the log's directory"))?;
     let deliverable = host.deliverable.clone();
+    let looked_at = Arc::clone(page);
     let options = ostraca_engine::Options {
         on_deliverable: Some(Arc::new(move || deliverable.send_replace(()))),
+        page_is_shared: Some(Arc::new(move || looked_at.replaced().is_none())),
         ..Default::default()
     };
     let clock_wall = clock.wall();

@@ -5,9 +5,11 @@ mod held;
 
 use std::path::{Path, PathBuf};
 
-use held::{HeldStorage, Server, begin_start_to, create, key, start, until};
+use held::{
+    HeldStorage, REQUEST, Server, begin, begin_start_to, create, key, paste, start, until, within,
+};
 use ostraca_io::files::{self, Lock};
-use ostraca_server::{Lead, Standby};
+use ostraca_server::{Lead, ServeError, Standby};
 use ostraca_types::ErrorKind;
 use tokio::time::{Duration, Instant};
 
@@ -137,4 +139,46 @@ async fn f01_a_leader_gives_up_when_its_page_is_replaced() {
     replace(&page);
     let err = server.ended().await.expect_err("it leads no more");
     assert_eq!(err.kind(), ErrorKind::NotLeader, "{err}");
+}
+
+/// Goal: what is under way when the page is replaced is answered by nobody: whoever leads by the new
+/// one need not find it.
+/// Method: a create is held in its sync meanwhile, with another one behind it.
+#[tokio::test]
+async fn f01_nothing_is_acknowledged_under_a_page_that_was_replaced() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = start(dir.path(), 0).await;
+    let client = server.client();
+    let old = create(&client, &key()).await;
+    let shut = server.storage.syncing.shut();
+    let mut commits = Vec::new();
+    for _ in 0..2 {
+        let (client, key) = (client.clone(), key());
+        let ticket = begin(&client, &key).await;
+        commits.push(tokio::spawn(async move {
+            let paste = paste();
+            client.commit_create(&key, &REQUEST, &ticket, &paste).await
+        }));
+        until("it is in its sync", async || server.storage.syncing.holds()).await;
+    }
+    until("one waits", async || server.status().await.queued == 1).await;
+    replace(&page_of(dir.path()));
+    drop(shut);
+    let mut kinds = Vec::new();
+    for commit in commits {
+        let told = within(commit).await.expect("no panic");
+        kinds.push(told.expect_err("nobody knows of it").kind());
+    }
+    assert_eq!(kinds[0], ErrorKind::Unknown, "it is in the log");
+    // The second one was never appended.
+    assert!(
+        matches!(kinds[1], ErrorKind::NotLeader | ErrorKind::Unavailable),
+        "{kinds:?}"
+    );
+    let err = server.ended().await.expect_err("it leads no more");
+    assert!(matches!(err, ServeError::EpochPageReplaced(_)), "{err}");
+    let next = start(dir.path(), 0).await;
+    let read = next.client().get_paste(&old.paste_id).await;
+    read.expect("what was acknowledged is there");
+    next.stop().await;
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use ostraca_io::files::{self, Lock, LockError};
+use ostraca_io::files::{self, Lock, LockHolder, LockRole};
 use ostraca_io::{Disk as _, DiskFile as _, Entropy as _, PAGE_SIZE, Page, RealPage};
 use ostraca_types::Sequence;
 use ostraca_wal::{
@@ -199,23 +199,31 @@ fn nothing_to_cut(dir: &ShardDir) -> String {
     format!("shard-{}: not damaged, nothing to cut\n", dir.shard)
 }
 
-/// Keeps out whoever serves the shard, from before the plan to the end.
+/// Keeps out whoever serves the shard, from before the plan to the end. A standby waits for it.
 fn lock(dir: &ShardDir) -> Result<Lock, Failure> {
     let path = dir.path.join("lock");
-    Lock::acquire(&path).map_err(|err| match err {
-        LockError::Held(pid) => held(dir, pid),
-        LockError::Io(err) => Failure::doing(
+    match Lock::acquire_as(LockRole::Tool, &path) {
+        Ok(taken) => taken.map_err(|holder| held(dir, holder)),
+        Err(err) => Err(Failure::doing(
             Exit::Failed,
             format_args!("cannot lock {}", path.display()),
             &err,
-        ),
-    })
+        )),
+    }
 }
 
-fn held(dir: &ShardDir, pid: Option<u32>) -> Failure {
+fn held(dir: &ShardDir, holder: LockHolder) -> Failure {
+    let pid = holder.pid;
     let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
     let path = dir.path.display();
-    let message = format!("{path}: another process is on this shard, end it first: pid {pid}");
+    let message = match holder.role {
+        LockRole::Leader => {
+            format!("{path}: another process is on this shard, end it first: pid {pid}")
+        }
+        LockRole::Tool => {
+            format!("{path}: another command is at work on this shard, wait for it: pid {pid}")
+        }
+    };
     Failure::new(Exit::Conflict, message)
 }
 
@@ -230,7 +238,13 @@ fn refuse_beside_others(dir: &ShardDir) -> Result<(), Failure> {
             &err,
         )
     })?;
-    other_on(&log).map_or(Ok(()), |pid| Err(held(dir, Some(pid))))
+    other_on(&log).map_or(Ok(()), |pid| {
+        let holder = LockHolder {
+            pid: Some(pid),
+            role: LockRole::Leader,
+        };
+        Err(held(dir, holder))
+    })
 }
 
 /// Another process that has `log` or a file in it open, as far as this one may know.

@@ -9,21 +9,23 @@ use std::sync::Arc;
 
 use ostraca_client::{Begun, Client, NewPaste, Options, Seeds, Ticket};
 use ostraca_io::{
-    Disk, DiskFile, Entropy as _, FileName, Page, RealDisk, RealFile, RealStorage, Storage,
-    SystemClock, SystemEntropy,
+    Disk, DiskFile, Entropy, FileName, Page, RealDisk, RealFile, RealStorage, Storage, SystemClock,
+    SystemEntropy,
 };
 use ostraca_proto::v1;
 use ostraca_proto::v1::paste_service_client::PasteServiceClient;
 use ostraca_server::{DataDir, Lead, ServeError, ShardOptions, Told, serve_shard};
 use ostraca_types::{BodyDigest, IdempotencyKey, Lifetime, RequestDigest, ShardId, Slot};
 use parking_lot::{Condvar, Mutex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long anything may take that should take milliseconds.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const REQUEST: RequestDigest = RequestDigest([1; 32]);
 
 /// What holds threads up while it is shut.
@@ -169,6 +171,7 @@ impl DiskFile for HeldFile {
 /// A server that was started and may serve by now.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    metrics_address: SocketAddr,
     pub(crate) storage: HeldStorage,
     leads: watch::Receiver<bool>,
     stop: Option<oneshot::Sender<()>>,
@@ -182,18 +185,31 @@ pub(crate) fn begin_start(dir: &Path, shard: u16, storage: HeldStorage) -> Serve
 
 /// The same, to lead when `lead` says.
 pub(crate) fn begin_start_to(lead: Lead, dir: &Path, shard: u16, storage: HeldStorage) -> Server {
+    begin_start_by(Arc::new(SystemEntropy), lead, dir, shard, storage)
+}
+
+/// The same, by another source of random bytes.
+pub(crate) fn begin_start_by(
+    entropy: Arc<dyn Entropy>,
+    lead: Lead,
+    dir: &Path,
+    shard: u16,
+    storage: HeldStorage,
+) -> Server {
     let data = DataDir::init(dir, None, &SystemEntropy).expect("a data directory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let metrics_address = metrics.local_addr().expect("an address");
     let options = ShardOptions {
         storage: storage.clone(),
         lead,
         data,
         shard: ShardId(shard),
         listener,
-        metrics: None,
+        metrics: Some(metrics),
         clock: Arc::new(SystemClock::new().expect("a clock")),
-        entropy: Arc::new(SystemEntropy),
+        entropy,
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let (tell, leads) = watch::channel(false);
@@ -203,6 +219,7 @@ pub(crate) fn begin_start_to(lead: Lead, dir: &Path, shard: u16, storage: HeldSt
     });
     Server {
         address,
+        metrics_address,
         storage,
         leads,
         stop: Some(stop),
@@ -240,6 +257,23 @@ impl Server {
     pub(crate) async fn status(&self) -> v1::GetStatusResponse {
         let address = self.address.to_string();
         self.client().status_of(&address).await.expect("a status")
+    }
+
+    /// What a scrape says of `name`, which has no labels.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        let mut socket = TcpStream::connect(self.metrics_address)
+            .await
+            .expect("there");
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        socket.write_all(request.as_bytes()).await.expect("sent");
+        let mut text = String::new();
+        within(socket.read_to_string(&mut text))
+            .await
+            .expect("an answer");
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.unwrap_or_else(|| panic!("no {name} in {text}"));
+        value.parse().expect("a whole number")
     }
 
     /// Holds the shard's thread in a sync, until the value goes.
