@@ -1,48 +1,62 @@
-//! Messages, the inbox, and what was done to the world.
+//! Messages: each end has one, every consumer is given it, and nothing is done with one before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ostraca_types::contract::{EDGE_MAX_AGE, INBOX_RETENTION, OUTBOX_RETENTION};
-use ostraca_types::{OutboxId, PasteId};
+use ostraca_types::contract::OUTBOX_RETENTION;
+use ostraca_types::{OutboxId, PasteId, Timestamp};
 
-use crate::Context;
-use crate::ledger::{EffectKind, Instant, Op, Told, short};
+use crate::ledger::{Delivered, EffectKind, Op, Told, short};
 use crate::verdict::{Kind, Verdict};
+use crate::{Context, attempts, inbox, objects};
 
-/// Whose work is done when a paste's object is away.
-const PURGE: &str = "purge";
+/// Whose work is done when a paste's object is away; it gets ends from a store's first day on.
+pub(crate) const PURGE: &str = "purge";
+/// How long a message may be kept over its age: until the clock's next record.
+const DROP_DELAY: Duration = Duration::from_secs(60);
 
 /// What is known of one message.
 #[derive(Default)]
-struct Message {
+pub(crate) struct Message {
     /// Whose end it tells, and the first call that was given it.
-    pastes: BTreeMap<PasteId, Option<usize>>,
+    pub(crate) pastes: BTreeMap<PasteId, Option<usize>>,
     /// The first delivery.
-    delivered: Option<usize>,
-    consumers: BTreeMap<String, Steps>,
-    effects: Vec<usize>,
+    pub(crate) delivered: Option<usize>,
+    pub(crate) consumers: BTreeMap<String, Steps>,
+    pub(crate) effects: Vec<usize>,
+    /// Shard time of the end, where somebody was told.
+    pub(crate) ended_at: Option<Timestamp>,
     /// The store still has it, or the paste that it is of.
-    is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 /// The steps of one consumer.
 #[derive(Default)]
-struct Steps {
-    delivered: Option<usize>,
-    records: Vec<usize>,
-    looks: Vec<usize>,
-    acks: Vec<usize>,
+pub(crate) struct Steps {
+    /// The delivery that was answered first.
+    pub(crate) delivered: Option<usize>,
+    pub(crate) deliveries: Vec<(usize, Delivered)>,
+    pub(crate) records: Vec<usize>,
+    pub(crate) looks: Vec<usize>,
+    pub(crate) acks: Vec<usize>,
+    /// Nacks and extensions.
+    pub(crate) others: Vec<usize>,
+    pub(crate) replays: Vec<usize>,
 }
+
+/// From which record of which shard on a consumer gets ends.
+type Registered<'a> = BTreeMap<(&'a str, u16), u64>;
 
 pub(crate) fn check(context: &Context<'_>, verdict: &mut Verdict) {
     let messages = messages(context);
+    let registered = registered(context);
     let mut of: BTreeMap<PasteId, BTreeSet<OutboxId>> = BTreeMap::new();
     for (id, message) in &messages {
         for paste in message.pastes.keys() {
             of.entry(*paste).or_default().insert(*id);
         }
         message.check(context, *id, verdict);
+        message.arrives(context, &registered, *id, verdict);
     }
     for (paste, ids) in &of {
         if ids.len() > 1 {
@@ -54,7 +68,10 @@ pub(crate) fn check(context: &Context<'_>, verdict: &mut Verdict) {
         }
     }
     ends(context, &of, verdict);
-    objects(context, &messages, verdict);
+    kept(context, verdict);
+    dropped(context, &messages, verdict);
+    objects::check(context, &messages, verdict);
+    attempts::check(context, &messages, verdict);
 }
 
 fn messages(context: &Context<'_>) -> BTreeMap<OutboxId, Message> {
@@ -72,15 +89,26 @@ fn messages(context: &Context<'_>) -> BTreeMap<OutboxId, Message> {
                     let message = messages.entry(one.outbox).or_default();
                     first(message.pastes.entry(one.paste).or_default(), at);
                     first(&mut message.delivered, at);
+                    message.ended_at = Some(one.ended_at);
                     let steps = message.consumers.entry(consumer.clone()).or_default();
                     first(&mut steps.delivered, at);
+                    steps.deliveries.push((at, *one));
                 }
                 continue;
             }
             (
-                Op::Ack { consumer, outbox }
+                Op::Ack {
+                    consumer, outbox, ..
+                }
+                | Op::Nack {
+                    consumer, outbox, ..
+                }
+                | Op::Extend {
+                    consumer, outbox, ..
+                }
                 | Op::Record { consumer, outbox }
-                | Op::Contains { consumer, outbox },
+                | Op::Contains { consumer, outbox }
+                | Op::Replay { consumer, outbox },
                 _,
             ) => (consumer, *outbox),
             _ => continue,
@@ -90,7 +118,9 @@ fn messages(context: &Context<'_>) -> BTreeMap<OutboxId, Message> {
         match &call.op {
             Op::Ack { .. } => steps.acks.push(at),
             Op::Record { .. } => steps.records.push(at),
-            _ => steps.looks.push(at),
+            Op::Contains { .. } => steps.looks.push(at),
+            Op::Replay { .. } => steps.replays.push(at),
+            _ => steps.others.push(at),
         }
     }
     for (at, effect) in context.effects.iter().enumerate() {
@@ -98,14 +128,32 @@ fn messages(context: &Context<'_>) -> BTreeMap<OutboxId, Message> {
         message.pastes.entry(effect.paste).or_default();
         message.effects.push(at);
     }
-    let ended = context.store.undelivered.iter().copied();
-    let live = context.store.pastes.iter().map(|row| (row.outbox, row.id));
-    for (outbox, paste) in ended.chain(live) {
-        let message = messages.entry(outbox).or_default();
-        message.pastes.entry(paste).or_default();
+    for row in &context.store.undelivered {
+        let message = messages.entry(row.outbox).or_default();
+        message.pastes.entry(row.paste).or_default();
+        message.ended_at = Some(row.ended_at);
+        message.is_kept = true;
+    }
+    for row in &context.store.pastes {
+        let message = messages.entry(row.outbox).or_default();
+        message.pastes.entry(row.id).or_default();
         message.is_kept = true;
     }
     messages
+}
+
+fn registered<'a>(context: &Context<'a>) -> Registered<'a> {
+    let shards = context.store.shards.iter();
+    let mut registered: Registered<'_> = shards.map(|state| ((PURGE, state.shard), 0)).collect();
+    for call in context.calls {
+        if let (Op::Register { consumer }, Told::Registered, Some(at)) =
+            (&call.op, &call.told, call.at)
+        {
+            let from = registered.entry((consumer, at.shard)).or_insert(u64::MAX);
+            *from = at.sequence.min(*from);
+        }
+    }
+    registered
 }
 
 impl Message {
@@ -125,19 +173,28 @@ impl Message {
             );
         }
         for (consumer, steps) in &self.consumers {
-            steps.inbox(context, consumer, id, self.delivered, verdict);
-            if consumer == PURGE {
-                self.effects_first(context, steps, &subject, verdict);
-                self.record_before_ack(context, steps, id, &subject, verdict);
-            }
+            inbox::check(context, (consumer, id), self, steps, verdict);
         }
         let early = self.effects.iter().copied().find(|&at| {
-            let given = |first: usize| calls[first].returned <= context.effects[at].at;
-            !self.delivered.is_some_and(given)
+            let effect = &context.effects[at];
+            let given = |steps: &Steps| {
+                steps
+                    .delivered
+                    .is_some_and(|first| calls[first].returned <= effect.at)
+            };
+            !self
+                .consumers
+                .get(effect.kind.consumer())
+                .is_some_and(given)
         });
         if let Some(at) = early {
-            let text = "done before anybody was given the message";
-            let shown: Vec<_> = self.delivered.into_iter().collect();
+            let text = "done before its consumer was given the message";
+            let consumer = context.effects[at].kind.consumer();
+            let steps = self.consumers.get(consumer);
+            let shown: Vec<_> = steps
+                .and_then(|steps| steps.delivered)
+                .into_iter()
+                .collect();
             verdict.add_with(
                 context,
                 Kind::EffectBeforeEnd,
@@ -149,76 +206,97 @@ impl Message {
         }
     }
 
-    /// i02: effects, and then the record.
-    fn effects_first(
+    /// The effects of a kind, in the order of time.
+    pub(crate) fn effects_of(&self, context: &Context<'_>, kind: EffectKind) -> Vec<usize> {
+        let of = |&at: &usize| context.effects[at].kind == kind;
+        let mut effects: Vec<_> = self.effects.iter().copied().filter(of).collect();
+        effects.sort_by_key(|&at| context.effects[at].at);
+        effects
+    }
+
+    /// o03, o06: it is gone only when each consumer that had been registered before the end has
+    /// finished it, or it was over its age.
+    fn arrives(
         &self,
         context: &Context<'_>,
-        steps: &Steps,
-        subject: &str,
+        registered: &Registered<'_>,
+        id: OutboxId,
         verdict: &mut Verdict,
     ) {
-        let done_by = |kind: EffectKind, by: Instant| {
-            let effects = self.effects.iter().map(|&at| context.effects[at]);
-            effects
-                .clone()
-                .any(|effect| effect.kind == kind && effect.at <= by)
+        let Some(now) = context.now(id.slot()).filter(|_| !self.is_kept) else {
+            return;
         };
-        let early = steps.records.iter().copied().find(|&at| {
-            let by = context.calls[at].invoked;
-            let sent = !matches!(context.calls[at].told, Told::Refused { .. });
-            sent && !(done_by(EffectKind::ObjectDeleted, by) && done_by(EffectKind::EdgePurged, by))
-        });
-        if let Some(at) = early {
-            let text = "recorded before object and edge were done";
-            let kind = Kind::RecordBeforeEffects;
-            verdict.add_with(context, kind, subject, text, &[at], &self.effects);
+        // One that is older than its retention is dropped undelivered, and counted.
+        let aged = self
+            .ended_at
+            .is_none_or(|ended_at| now >= ended_at.plus(OUTBOX_RETENTION));
+        if aged {
+            return;
+        }
+        for (&(consumer, shard), &from) in registered {
+            if shard != context.owner(id.slot()) {
+                continue;
+            }
+            let steps = self.consumers.get(consumer);
+            let given = steps.and_then(|steps| steps.delivered);
+            if let (Some(first), Some(steps)) = (given, steps) {
+                let unknown = |&at: &usize| context.calls[at].told == Told::Unknown;
+                let finished = context.inbox.contains(&(consumer, id))
+                    || steps.known(context).next().is_some()
+                    || steps.records.iter().any(unknown);
+                if !finished {
+                    let text = format!("it is not in the store, and {consumer} did not record it");
+                    let subject = format!("message {id}");
+                    verdict.add(context, Kind::MessageLost, subject, text, &[first]);
+                }
+            } else if let Some(at) = self.ended_after(context, from) {
+                let text = format!("{consumer} was never given it, and it is not in the store");
+                let subject = format!("message {id}");
+                let shown: Vec<_> = self.delivered.into_iter().chain([at]).collect();
+                verdict.add(context, Kind::ConsumerSkipped, subject, text, &shown);
+            }
         }
     }
 
-    /// i02: only when the record is durable, the ack; and without an ack nothing is done with.
-    fn record_before_ack(
-        &self,
-        context: &Context<'_>,
-        steps: &Steps,
-        id: OutboxId,
-        subject: &str,
-        verdict: &mut Verdict,
-    ) {
-        let calls = context.calls;
-        let known_by = |ack: usize| {
-            steps
-                .known(context)
-                .any(|at| calls[at].returned <= calls[ack].invoked)
+    /// The answer that shows that the paste was there after that record.
+    fn ended_after(&self, context: &Context<'_>, from: u64) -> Option<usize> {
+        let mut pastes = self.pastes.keys();
+        let created = pastes.find_map(|paste| context.created.get(paste).copied())?;
+        let call = &context.calls[created];
+        // A stored answer is about a record before it.
+        let appended = matches!(
+            call.told,
+            Told::Created {
+                replayed: false,
+                ..
+            }
+        );
+        let after = call.at.is_some_and(|at| appended && at.sequence > from);
+        let deleted = || {
+            let calls = context.calls.iter();
+            calls.enumerate().find_map(|(at, call)| match &call.op {
+                Op::Delete { paste, .. } if self.pastes.contains_key(paste) => {
+                    let told = call.told == Told::Deleted;
+                    let after = call.at.is_some_and(|place| place.sequence > from);
+                    (told && after).then_some(at)
+                }
+                _ => None,
+            })
         };
-        let early = steps.acks.iter().copied().find(|&at| {
-            // A refused one was sent as well, but may be the routing of one that was not.
-            !matches!(calls[at].told, Told::Refused { .. }) && !known_by(at)
-        });
-        if let Some(at) = early {
-            let text = "acked, and nobody had been told that it is recorded";
-            let shown: Vec<_> = steps.records.iter().copied().chain([at]).collect();
-            return verdict.add(context, Kind::AckBeforeRecord, subject, text, &shown);
-        }
-        let (Some(first), Some(_)) = (steps.delivered, context.now(id.slot())) else {
-            return;
-        };
-        let unknown = |&at: &usize| calls[at].told == Told::Unknown;
-        let recorded = context.inbox.contains(&(PURGE, id))
-            || steps.known(context).next().is_some()
-            || steps.records.iter().any(unknown);
-        // One that is older than its retention is dropped undelivered; that is counted elsewhere.
-        let aged =
-            context.ended.0.saturating_sub(calls[first].invoked.0) >= nanos(OUTBOX_RETENTION);
-        if !self.is_kept && !recorded && !aged {
-            let text = "it is not in the store, and nobody recorded it";
-            verdict.add(context, Kind::AckBeforeRecord, subject, text, &[first]);
+        if after || from == 0 {
+            Some(created)
+        } else {
+            deleted()
         }
     }
 }
 
 impl Steps {
     /// The answers that say that it is recorded.
-    fn known<'a>(&'a self, context: &'a Context<'_>) -> impl Iterator<Item = usize> + 'a {
+    pub(crate) fn known<'a>(
+        &'a self,
+        context: &'a Context<'_>,
+    ) -> impl Iterator<Item = usize> + 'a {
         self.records
             .iter()
             .chain(&self.looks)
@@ -228,60 +306,9 @@ impl Steps {
                 matches!(told, Told::Recorded { .. } | Told::Contained(true))
             })
     }
-
-    /// i05, i06: what was recorded stays so for 8 days, and is recorded once.
-    fn inbox(
-        &self,
-        context: &Context<'_>,
-        consumer: &str,
-        id: OutboxId,
-        delivered: Option<usize>,
-        verdict: &mut Verdict,
-    ) {
-        let calls = context.calls;
-        let Some(first) = self
-            .known(context)
-            .min_by_key(|&at| (calls[at].returned, at))
-        else {
-            return;
-        };
-        // It cannot have been recorded, and so begun to count, before it was asked for, or, where who
-        // did that was killed, before anybody had the message.
-        let asked = self.records.iter().copied().chain(delivered);
-        let Some(begun) = asked.map(|at| calls[at].invoked).min() else {
-            return;
-        };
-        let over = begun.0.saturating_add(nanos(INBOX_RETENTION));
-        let over = over.saturating_sub(nanos(context.limits.clock_slack));
-        let since = calls[first].returned;
-        let lost = self.looks.iter().copied().find(|&at| {
-            let within = calls[at].invoked > since && calls[at].returned.0 < over;
-            within && calls[at].told == Told::Contained(false)
-        });
-        let news = self.records.iter().copied().filter(|&at| {
-            let new = calls[at].told == Told::Recorded { first: true };
-            new && calls[at].returned.0 < over
-        });
-        // New means that it was not there: not after it was known, and not twice, at once or not.
-        let again = news
-            .clone()
-            .find(|&at| calls[at].invoked > since)
-            .or(news.clone().nth(1));
-        let subject = format!("message {id} of {consumer}");
-        if let Some(at) = lost.or(again) {
-            let text = "it was recorded, and was not there";
-            let shown: Vec<_> = news.chain([first, at]).collect();
-            return verdict.add(context, Kind::InboxLost, &subject, text, &shown);
-        }
-        let judged = context.now(id.slot()).is_some() && context.ended.0 < over;
-        if judged && !context.inbox.contains(&(consumer, id)) {
-            let text = "it was recorded, and is not in the store";
-            verdict.add(context, Kind::InboxLost, &subject, text, &[first]);
-        }
-    }
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -296,9 +323,14 @@ fn ends(context: &Context<'_>, of: &BTreeMap<PasteId, BTreeSet<OutboxId>>, verdi
             && context.now(paste.slot()).is_some()
     };
     for (paste, &at) in &context.created {
-        // Deleted long ago, it may have been dropped undelivered; that is counted elsewhere.
-        let since = context.calls[at].returned.0;
-        let aged = context.ended.0.saturating_sub(since) >= nanos(OUTBOX_RETENTION);
+        let Told::Created { expires_at, .. } = context.calls[at].told else {
+            continue;
+        };
+        // Ended long ago, it may have been dropped undelivered: its age counts from the end.
+        let deleted = context.deletable.get(paste).copied();
+        let ended = deleted.map_or(expires_at, |deleted| deleted.min(expires_at));
+        let over = ended.plus(OUTBOX_RETENTION);
+        let aged = context.now(paste.slot()).is_some_and(|now| now >= over);
         let subject = format!("paste {paste}");
         if without(paste) && !aged && !verdict.is_about(&subject) {
             let text = "it was created, is not there any more, and has no message";
@@ -321,102 +353,60 @@ fn ends(context: &Context<'_>, of: &BTreeMap<PasteId, BTreeSet<OutboxId>>, verdi
     }
 }
 
-/// What the world still has, and should not, or the other way round.
-fn objects(context: &Context<'_>, messages: &BTreeMap<OutboxId, Message>, verdict: &mut Verdict) {
-    let calls = context.calls;
-    let touched = |paste: &PasteId| {
-        context
-            .effects_of
-            .get(paste)
-            .and_then(|of| of.first())
-            .copied()
-    };
-    for paste in &context.store.pastes {
-        let subject = format!("paste {}", paste.id);
-        let Some(now) = context.now(paste.id.slot()) else {
+/// o05: a message lives for 7 days from its end on.
+fn kept(context: &Context<'_>, verdict: &mut Verdict) {
+    for (at, call) in context.calls.iter().enumerate() {
+        let Told::Delivered(delivered) = &call.told else {
             continue;
         };
-        let shown: Vec<_> = context
-            .created
-            .get(&paste.id)
-            .copied()
-            .into_iter()
-            .collect();
-        if let Some(effect) = touched(&paste.id) {
-            let text = "done, and the paste is in the store";
-            verdict.add_with(
-                context,
-                Kind::EffectBeforeEnd,
-                subject,
-                text,
-                &shown,
-                &[effect],
-            );
-        } else if now < paste.expires_at && !context.store.objects.contains(&paste.id) {
-            let text = "the paste is there, and its object is not";
-            verdict.add(context, Kind::ObjectMissing, subject, text, &shown);
-        }
-    }
-    // Of each paste, the reads whose answer may have reached the edge after a purge.
-    let mut late: BTreeMap<PasteId, Instant> = BTreeMap::new();
-    for (at, call) in calls.iter().enumerate() {
-        let (Op::Get { paste } | Op::Delete { paste, .. }) = &call.op else {
-            continue;
-        };
-        if !matches!(
-            call.told,
-            Told::Found { .. } | Told::Deleted | Told::TokenRejected
-        ) {
-            continue;
-        }
-        let last = late.entry(*paste).or_default();
-        *last = call.returned.max(*last);
-        let Some(effect) = touched(paste) else {
-            continue;
-        };
-        let subject = format!("paste {paste}");
-        if context.effects[effect].at < call.invoked && !verdict.is_about(&subject) {
-            let text = "it was there after its object was deleted or the edge purged";
-            verdict.add_with(
-                context,
-                Kind::EffectBeforeEnd,
-                subject,
-                text,
-                &[at],
-                &[effect],
-            );
-        }
-    }
-    for (consumer, id, _) in &context.store.inbox {
-        let Some(message) = messages.get(id).filter(|_| consumer == PURGE) else {
-            continue;
-        };
-        for paste in message.pastes.keys() {
-            let there = context.store.objects.contains(paste);
-            let purged = message.effects.iter().map(|&at| context.effects[at]);
-            let purged = purged.filter(|effect| effect.kind == EffectKind::EdgePurged);
-            // r06: an answer that was on its way while the edge was purged may be served for a while.
-            let excused = purged.map(|effect| effect.at).max().is_some_and(|purged| {
-                let read = late.get(paste).copied().unwrap_or_default();
-                read >= purged && context.ended.0 < read.0.saturating_add(nanos(EDGE_MAX_AGE))
-            });
-            if there || (context.store.cached.contains(paste) && !excused) {
-                let what = if there { "object" } else { "copy in the edge" };
-                let text = format!("message {id} is finished, and the {what} is there");
-                let steps = message.consumers.get(PURGE);
-                let shown: Vec<_> = steps
-                    .map(|steps| steps.known(context).collect())
-                    .unwrap_or_default();
-                let subject = format!("paste {paste}");
-                verdict.add_with(
-                    context,
-                    Kind::LeftOver,
-                    subject,
-                    text,
-                    &shown,
-                    &message.effects,
-                );
+        for one in delivered {
+            let over = one.ended_at.plus(OUTBOX_RETENTION);
+            if context.within(one.outbox.slot(), at).0 >= over {
+                let text = format!("it ended at {}, and was delivered", one.ended_at.0);
+                let subject = format!("message {}", one.outbox);
+                verdict.add(context, Kind::MessageOverAge, subject, text, &[at]);
             }
+        }
+    }
+    for row in &context.store.undelivered {
+        let over = row.ended_at.plus(OUTBOX_RETENTION).plus(DROP_DELAY);
+        if context
+            .now(row.outbox.slot())
+            .is_some_and(|now| now >= over)
+        {
+            let text = format!("it ended at {}, and is in the store", row.ended_at.0);
+            let subject = format!("message {}", row.outbox);
+            verdict.add(context, Kind::MessageOverAge, subject, text, &[]);
+        }
+    }
+}
+
+/// o05: what is gone, and was not acked by somebody who was given it, was dropped and is counted.
+fn dropped(context: &Context<'_>, messages: &BTreeMap<OutboxId, Message>, verdict: &mut Verdict) {
+    if !context.limits.workers_known {
+        return;
+    }
+    let acked = |&at: &usize| {
+        let told = &context.calls[at].told;
+        matches!(told, Told::Settled(true) | Told::Unknown)
+    };
+    for state in &context.store.shards {
+        let of = |id: &OutboxId| context.owner(id.slot()) == state.shard;
+        let mut shown = Vec::new();
+        for (_, message) in messages.iter().filter(|(id, _)| of(id)) {
+            let open = |steps: &&Steps| steps.delivered.is_some() && !steps.acks.iter().any(acked);
+            if let Some(steps) = message.consumers.values().find(open)
+                && !message.is_kept
+            {
+                shown.extend(steps.delivered);
+            }
+        }
+        if shown.len() as u64 > state.dropped {
+            let (lost, counted) = (shown.len(), state.dropped);
+            let text =
+                format!("{lost} messages are gone that somebody did not ack, {counted} counted");
+            let subject = format!("shard {}", state.shard);
+            verdict.add(context, Kind::DropNotCounted, subject, text, &shown);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Keys: one paste each, one answer each, for 25 hours.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_types::contract::IDEMPOTENCY_RETENTION;
+use ostraca_types::contract::{IDEMPOTENCY_RETENTION, IN_FLIGHT_MAX};
 use ostraca_types::{KeyDigest, PasteId, RequestDigest, Timestamp};
 
 use crate::Context;
-use crate::ledger::{Call, Instant, Op, Told, short};
+use crate::ledger::{Begun, Call, Instant, Op, Told, short};
 use crate::linear::{Event, Model, Order, order};
 use crate::verdict::{Kind, Verdict};
 
@@ -54,6 +53,8 @@ pub(crate) fn check(context: &Context<'_>, verdict: &mut Verdict) {
             verdict.add(context, Kind::KeyWithTwoPastes, subject, text, &shown);
         }
     }
+    commits(context, verdict);
+    unnamed(context, verdict);
     for (key, creates) in &mut keys {
         creates.sort_by_key(|create| context.calls[create.at].returned);
         check_key(context, *key, creates, verdict);
@@ -63,6 +64,76 @@ pub(crate) fn check(context: &Context<'_>, verdict: &mut Verdict) {
 /// How long a key is honoured after the create that was queued at `created`.
 fn until(created: Timestamp) -> Timestamp {
     created.plus(IDEMPOTENCY_RETENTION)
+}
+
+/// p03: whatever says when a paste was created, that was within an hour of its begin.
+fn commits(context: &Context<'_>, verdict: &mut Verdict) {
+    let told = context.calls.iter().filter_map(|call| match call.told {
+        Told::Created {
+            paste, expires_at, ..
+        } => Some((paste, expires_at)),
+        _ => None,
+    });
+    let rows = context.store.pastes.iter();
+    let mut known: BTreeMap<PasteId, Timestamp> = told.collect();
+    known.extend(rows.map(|row| (row.id, row.expires_at)));
+    for (paste, expires_at) in known {
+        let Some(&at) = context.tickets.get(&paste) else {
+            continue;
+        };
+        let call = &context.calls[at];
+        let (
+            Op::Create { lifetime_ms, .. },
+            Some(Begun {
+                at: Some(begun), ..
+            }),
+        ) = (&call.op, call.begun)
+        else {
+            continue;
+        };
+        let created = Timestamp(expires_at.0.saturating_sub(*lifetime_ms));
+        if created.since(begun.0) > IN_FLIGHT_MAX {
+            let text = format!("begun at {}, and committed at {}", begun.0.0, created.0);
+            let subject = format!("paste {paste}");
+            verdict.add(context, Kind::CommittedTooLate, subject, text, &[at]);
+        }
+    }
+}
+
+/// k08: a paste came with its key's row, which names it for 25 h, whether or not anybody was told.
+fn unnamed(context: &Context<'_>, verdict: &mut Verdict) {
+    let named: BTreeSet<PasteId> = context.store.keys.iter().map(|row| row.paste).collect();
+    // Of such a create nobody knows the id.
+    let guess = |call: &&Call| call.told == Told::Unknown && call.begun.is_none();
+    let guesses = context.calls.iter().filter(guess);
+    let guesses: BTreeSet<_> = guesses
+        .filter_map(|call| match call.op {
+            Op::Create { key, .. } => Some(key.slot()),
+            _ => None,
+        })
+        .collect();
+    for row in &context.store.pastes {
+        let Some(now) = context.now(row.id.slot()) else {
+            continue;
+        };
+        if named.contains(&row.id) || context.created.contains_key(&row.id) {
+            continue;
+        }
+        let subject = format!("paste {}", row.id);
+        let Some(&at) = context.tickets.get(&row.id) else {
+            if !guesses.contains(&row.id.slot()) {
+                let text = "it is in the store, and nobody asked for it";
+                verdict.add(context, Kind::PasteUnnamed, subject, text, &[]);
+            }
+            continue;
+        };
+        if let Op::Create { lifetime_ms, .. } = context.calls[at].op
+            && now < until(Timestamp(row.expires_at.0.saturating_sub(lifetime_ms)))
+        {
+            let text = "it is in the store, and its key's row is not";
+            verdict.add(context, Kind::PasteUnnamed, subject, text, &[at]);
+        }
+    }
 }
 
 /// `creates` are in the order of their returns.
@@ -150,16 +221,15 @@ fn lives(context: &Context<'_>, creates: &[Create]) -> Vec<Life> {
         };
         let life = lives.entry(paste).or_insert_with(|| {
             let created = Timestamp(expires_at.0.saturating_sub(create.lifetime_ms));
-            let flight = Duration::from_nanos(call.returned.0.saturating_sub(call.invoked.0));
             Life {
                 answer,
                 request: create.request,
                 created,
-                // It may have waited in a queue for as long as the call took.
+                // It may have waited in a queue, for as long as a create may be in flight (p03).
                 latest: if replayed {
                     created
                 } else {
-                    created.plus(flight).plus(context.limits.clock_slack)
+                    created.plus(IN_FLIGHT_MAX)
                 },
                 told: Vec::new(),
                 changed: Vec::new(),

@@ -50,6 +50,36 @@ pub struct Call {
     /// Where that was decided, if the answer says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Position>,
+    /// Of a create: what its begin gave, if it was to be committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Begun>,
+}
+
+/// What a create holds between its begin and its commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Begun {
+    /// The id that its paste will have.
+    #[serde(with = "text")]
+    pub paste: PasteId,
+    /// Shard time of the begin, for whoever knows it: its in-flight bound counts from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+}
+
+/// Shard time, where it may be unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(#[serde(with = "text")] pub Timestamp);
+
+/// Names one attempt at a message, as its delivery handle does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attempt {
+    /// From 1 up, over the life of the message.
+    pub number: u32,
+    /// The fencing token under which it was delivered.
+    pub epoch: u64,
 }
 
 /// What was asked. Neither keys nor tokens are here, only their digests.
@@ -94,6 +124,9 @@ pub enum Op {
         /// Which.
         #[serde(with = "text")]
         outbox: OutboxId,
+        /// By the handle of which attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<Attempt>,
     },
     /// Give a message back.
     Nack {
@@ -102,6 +135,20 @@ pub enum Op {
         /// Which.
         #[serde(with = "text")]
         outbox: OutboxId,
+        /// By the handle of which attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<Attempt>,
+    },
+    /// Take longer for an attempt.
+    Extend {
+        /// Whose.
+        consumer: String,
+        /// Which.
+        #[serde(with = "text")]
+        outbox: OutboxId,
+        /// By the handle of which attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<Attempt>,
     },
     /// Record a message as done.
     Record {
@@ -113,6 +160,24 @@ pub enum Op {
     },
     /// Ask whether a message is recorded.
     Contains {
+        /// Whose.
+        consumer: String,
+        /// Which.
+        #[serde(with = "text")]
+        outbox: OutboxId,
+    },
+    /// Get the ends of a shard from now on.
+    Register {
+        /// Who.
+        consumer: String,
+    },
+    /// List what was given up.
+    DeadLetters {
+        /// Whose.
+        consumer: String,
+    },
+    /// Deliver what was given up again.
+    Replay {
         /// Whose.
         consumer: String,
         /// Which.
@@ -136,6 +201,26 @@ pub struct Delivered {
     /// Shard time of the end.
     #[serde(with = "text")]
     pub ended_at: Timestamp,
+}
+
+/// A message that was given up, as it was listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetter {
+    /// The message.
+    #[serde(with = "text")]
+    pub outbox: OutboxId,
+    /// The paste that ended.
+    #[serde(with = "text")]
+    pub paste: PasteId,
+    /// Attempts since the end, or since the last replay.
+    pub attempts: u32,
+    /// Shard time of the end.
+    #[serde(with = "text")]
+    pub ended_at: Timestamp,
+    /// Shard time at which it was given up.
+    #[serde(with = "text")]
+    pub dead_at: Timestamp,
 }
 
 /// What was told.
@@ -175,7 +260,7 @@ pub enum Told {
     TokenRejected,
     /// Messages.
     Delivered(Vec<Delivered>),
-    /// Whether the ack or nack was of the latest attempt at a message that is there.
+    /// Whether the ack, nack or extension was of the latest attempt at a message that is there.
     Settled(bool),
     /// It is recorded.
     Recorded {
@@ -184,6 +269,12 @@ pub enum Told {
     },
     /// Whether it is recorded.
     Contained(bool),
+    /// The consumer gets ends from now on.
+    Registered,
+    /// What was given up.
+    Dead(Vec<DeadLetter>),
+    /// Whether there was such a dead letter, which is due again.
+    Replayed(bool),
     /// Definite: nothing was done.
     Refused {
         /// The API's reason.
@@ -217,13 +308,30 @@ pub enum EffectKind {
     ObjectDeleted,
     /// The edge was purged.
     EdgePurged,
+    /// The paste was taken out of the search.
+    Unlisted,
+}
+
+impl EffectKind {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::ObjectDeleted, Self::EdgePurged, Self::Unlisted];
+
+    /// Whose effect it is: each consumer has its own.
+    #[must_use]
+    pub const fn consumer(self) -> &'static str {
+        match self {
+            Self::ObjectDeleted | Self::EdgePurged => "purge",
+            Self::Unlisted => "search",
+        }
+    }
 }
 
 /// Everything that was written down, in any order.
 ///
 /// Every call that was sent must be here, also one that nobody lived to hear the answer of, or what
 /// it did has no explanation. The one exception is a worker's own steps, from whose end to the
-/// redelivery of the message nothing depends on whether they are known.
+/// redelivery of the message nothing depends on whether they are known; whoever has all of those as
+/// well says so ([`crate::Limits::workers_known`]), and more is checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Calls.
@@ -239,6 +347,13 @@ pub(crate) fn short(bytes: &[u8]) -> String {
         .take(5)
         .map(|byte| format!("{byte:02x}"))
         .collect()
+}
+
+/// An attempt's number in a line about it.
+fn numbered(attempt: Option<Attempt>) -> String {
+    attempt.map_or_else(String::new, |attempt| {
+        format!(" (attempt {} of epoch {})", attempt.number, attempt.epoch)
+    })
 }
 
 impl fmt::Display for Call {
@@ -260,10 +375,32 @@ impl fmt::Display for Call {
             Op::Get { paste } => write!(f, "get {paste}")?,
             Op::Delete { paste, token } => write!(f, "delete {paste} with {}", short(&token.0))?,
             Op::Receive { consumer } => write!(f, "receive for {consumer}")?,
-            Op::Ack { consumer, outbox } => write!(f, "ack {outbox} for {consumer}")?,
-            Op::Nack { consumer, outbox } => write!(f, "nack {outbox} for {consumer}")?,
+            Op::Ack {
+                consumer,
+                outbox,
+                attempt,
+            } => write!(f, "ack {outbox}{} for {consumer}", numbered(*attempt))?,
+            Op::Nack {
+                consumer,
+                outbox,
+                attempt,
+            } => write!(f, "nack {outbox}{} for {consumer}", numbered(*attempt))?,
+            Op::Extend {
+                consumer,
+                outbox,
+                attempt,
+            } => write!(f, "extend {outbox}{} for {consumer}", numbered(*attempt))?,
             Op::Record { consumer, outbox } => write!(f, "record {outbox} for {consumer}")?,
             Op::Contains { consumer, outbox } => write!(f, "look for {outbox} of {consumer}")?,
+            Op::Register { consumer } => write!(f, "register {consumer}")?,
+            Op::DeadLetters { consumer } => write!(f, "dead letters of {consumer}")?,
+            Op::Replay { consumer, outbox } => write!(f, "replay {outbox} for {consumer}")?,
+        }
+        if let Some(Begun { paste, at }) = self.begun {
+            write!(f, ", as {paste}")?;
+            if let Some(Time(at)) = at {
+                write!(f, " begun at {}", at.0)?;
+            }
         }
         write!(f, " -> ")?;
         match &self.told {
@@ -296,6 +433,15 @@ impl fmt::Display for Call {
                 write!(f, "recorded, {}", if *first { "now" } else { "before" })?;
             }
             Told::Contained(there) => f.write_str(if *there { "there" } else { "not there" })?,
+            Told::Registered => f.write_str("registered")?,
+            Told::Dead(letters) => {
+                f.write_str("dead")?;
+                for one in letters {
+                    let (attempts, since) = (one.attempts, one.dead_at.0);
+                    write!(f, " {} (since {since}, {attempts} attempts)", one.outbox)?;
+                }
+            }
+            Told::Replayed(was) => f.write_str(if *was { "replayed" } else { "no such" })?,
             Told::Refused { reason } => write!(f, "refused: {reason}")?,
             Told::Unknown => f.write_str("unknown")?,
         }
@@ -316,6 +462,7 @@ impl fmt::Display for Effect {
         let what = match self.kind {
             EffectKind::ObjectDeleted => "object deleted",
             EffectKind::EdgePurged => "edge purged",
+            EffectKind::Unlisted => "taken out of the search",
         };
         write!(
             f,

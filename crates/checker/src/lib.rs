@@ -14,10 +14,13 @@
 //! Where nothing specific is wrong, the calls about each key and each paste are checked for
 //! linearizability.
 
+mod attempts;
 mod delivery;
+mod inbox;
 mod keys;
 mod ledger;
 mod linear;
+mod objects;
 mod pastes;
 mod positions;
 mod store;
@@ -30,8 +33,11 @@ use std::time::Duration;
 
 use ostraca_types::{KeyDigest, OutboxId, PasteId, Slot, Timestamp};
 
-pub use ledger::{Call, Delivered, Effect, EffectKind, Instant, Ledger, Op, Position, Told};
-pub use store::{KeyState, PasteState, ShardState, Store};
+pub use ledger::{
+    Attempt, Begun, Call, DeadLetter, Delivered, Effect, EffectKind, Instant, Ledger, Op, Position,
+    Time, Told,
+};
+pub use store::{KeyState, MessageState, PasteState, ShardState, Store};
 pub use verdict::{Finding, Kind, Verdict};
 pub use wire::{LEDGER_VERSION, LedgerError};
 
@@ -46,6 +52,8 @@ pub struct Limits {
     pub clock_slack: Duration,
     /// Steps of the search for an order, for each key and each paste.
     pub search_max: usize,
+    /// The ledger has every call of every worker, also those of a worker that was killed.
+    pub workers_known: bool,
 }
 
 impl Default for Limits {
@@ -55,6 +63,7 @@ impl Default for Limits {
             converged: true,
             clock_slack: Duration::from_secs(60),
             search_max: 100_000,
+            workers_known: false,
         }
     }
 }
@@ -78,6 +87,10 @@ struct Context<'a> {
     inbox: BTreeSet<(&'a str, OutboxId)>,
     /// When each key was first used.
     begun: BTreeMap<KeyDigest, Instant>,
+    /// Of each id that a begin gave, the create that was to commit it.
+    tickets: BTreeMap<PasteId, usize>,
+    /// Before which shard time each paste that somebody deletes cannot have been deleted.
+    deletable: BTreeMap<PasteId, Timestamp>,
     /// The last that was written down.
     ended: Instant,
 }
@@ -98,6 +111,20 @@ impl<'a> Context<'a> {
                 }
             }
         }
+        let begins = ledger.calls.iter().enumerate();
+        let begins = begins.filter_map(|(at, call)| Some((call.begun?.paste, at)));
+        let times = Times::of(&ledger.calls, &store.shards);
+        let mut deletable: BTreeMap<PasteId, Timestamp> = BTreeMap::new();
+        for call in &ledger.calls {
+            if let (Op::Delete { paste, .. }, Told::Deleted | Told::Unknown) =
+                (&call.op, &call.told)
+            {
+                let shard = store.owners.get(paste.slot().index()).copied();
+                let asked = times.at_least(shard.unwrap_or(0), call.invoked);
+                let first = deletable.entry(*paste).or_insert(asked);
+                *first = asked.min(*first);
+            }
+        }
         let mut keys: BTreeMap<KeyDigest, Vec<KeyState>> = BTreeMap::new();
         for row in &store.keys {
             keys.entry(row.digest).or_default().push(*row);
@@ -114,7 +141,7 @@ impl<'a> Context<'a> {
             effects: &ledger.effects,
             store,
             limits,
-            times: Times::of(&ledger.calls, &store.shards),
+            times,
             now: (store.shards.iter().map(|state| (state.shard, state.now))).collect(),
             pastes: store.pastes.iter().map(|row| (row.id, *row)).collect(),
             keys,
@@ -124,6 +151,8 @@ impl<'a> Context<'a> {
                 .map(|(consumer, id, _)| (consumer.as_str(), *id))
                 .collect(),
             begun,
+            tickets: begins.collect(),
+            deletable,
             ended: (ledger.calls.iter().map(|call| call.returned).max()).unwrap_or_default(),
         }
     }
@@ -131,6 +160,14 @@ impl<'a> Context<'a> {
     /// The shard that owns a slot.
     fn owner(&self, slot: Slot) -> u16 {
         self.store.owners.get(slot.index()).copied().unwrap_or(0)
+    }
+
+    /// What is known of shard time: when something was asked it was at least this, and when it was
+    /// answered at most that.
+    fn within(&self, slot: Slot, call: usize) -> (Timestamp, Timestamp) {
+        let (shard, call) = (self.owner(slot), &self.calls[call]);
+        let least = self.times.at_least(shard, call.invoked);
+        (least, self.times.at_most(shard, call.returned))
     }
 
     /// Shard time at the end, where that shard could be read.

@@ -13,7 +13,11 @@ use crate::verdict::{Kind, Verdict};
 fn appended(call: &Call) -> bool {
     match &call.told {
         Told::Created { replayed, .. } => !replayed,
-        Told::Deleted | Told::Settled(_) | Told::Recorded { .. } => true,
+        Told::Deleted
+        | Told::Settled(_)
+        | Told::Recorded { .. }
+        | Told::Registered
+        | Told::Replayed(_) => true,
         Told::Delivered(messages) => !messages.is_empty(),
         _ => false,
     }

@@ -15,6 +15,19 @@ pub struct ShardState {
     pub sequence: u64,
     /// Shard time.
     pub now: Timestamp,
+    /// Messages that were over their age before every consumer had finished them, as it counts them.
+    pub dropped: u64,
+}
+
+/// An end that some consumer has not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageState {
+    /// The message.
+    pub outbox: OutboxId,
+    /// The paste that ended.
+    pub paste: PasteId,
+    /// Shard time of the end.
+    pub ended_at: Timestamp,
 }
 
 /// A paste that has not ended.
@@ -54,7 +67,7 @@ pub struct Store {
     /// Keys.
     pub keys: Vec<KeyState>,
     /// Ends that some consumer has not finished, dead letters too.
-    pub undelivered: Vec<(OutboxId, PasteId)>,
+    pub undelivered: Vec<MessageState>,
     /// What consumers have finished, and until when that is known.
     pub inbox: Vec<(String, OutboxId, Timestamp)>,
     /// Pastes whose object is there.

@@ -27,6 +27,10 @@ kinds! {
     CreateLost,
     /// k10, k14: an acknowledged create's key is not honoured any more, before its time.
     KeyLost,
+    /// k08: a paste is there that neither an answer nor its key's row names.
+    PasteUnnamed,
+    /// p03: a create was committed later than its in-flight bound after its begin.
+    CommittedTooLate,
     /// k11: one key has two pastes within its 25 h.
     KeyWithTwoPastes,
     /// k02, k04: an answer of a key is not its first one, or claims to be the first once more; or what
@@ -59,10 +63,29 @@ kinds! {
     TwoMessages,
     /// o01: two pastes have one message.
     MessageShared,
-    /// i01, i05, i06: what was recorded in the inbox is not there, or was recorded twice.
+    /// o03, o04: a message is gone that a consumer was given and did not finish, before its 7 days.
+    MessageLost,
+    /// i01, o06: a consumer was never given an end that came after its registration.
+    ConsumerSkipped,
+    /// o05: a message was delivered or kept 7 days after its end.
+    MessageOverAge,
+    /// o05: a message was dropped undelivered, and is not counted.
+    DropNotCounted,
+    /// o04: a message was given up before it had been tried often and long enough.
+    DeadTooEarly,
+    /// o02: an old handle settled something, the newest did not, or one was given twice; or what was
+    /// acked came again.
+    WrongHandle,
+    /// i05, i06: what was recorded in the inbox is not there, or was recorded twice.
     InboxLost,
-    /// i02: a message was acked, or is gone, that nobody had been told is recorded.
+    /// i06: what was recorded in the inbox is still there after its 8 days.
+    InboxKeptTooLong,
+    /// i01: a message is recorded for a consumer that has not done its effects.
+    Suppressed,
+    /// i02: a message was acked that nobody had been told is recorded.
     AckBeforeRecord,
+    /// i02, i06: an effect ran again, and nobody had been told that it must.
+    EffectRepeated,
     /// i02, i04: a message was recorded before its effects were done.
     RecordBeforeEffects,
     /// r05: an object was deleted, or the edge purged, before the paste's end was durable.

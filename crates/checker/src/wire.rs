@@ -1,7 +1,8 @@
 //! A ledger as lines of JSON: the first names the version, each other one is a call or an effect.
 //!
-//! Digests are hexadecimal, ids are the text that everybody else sees, instants are numbers. Version 1
-//! is frozen by `tests/golden/ledger_v1.jsonl`.
+//! Digests are hexadecimal, ids are the text that everybody else sees, instants are numbers. Each
+//! version is frozen by a file in `tests/golden`. Every line of version 1 is one of version 2, which has
+//! more questions and answers, and says of attempts and begins which they are.
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Call, Effect, Ledger};
 
-/// The version of what is written, and the only one that is read.
-pub const LEDGER_VERSION: u32 = 1;
+/// The version of what is written; older ones are read as well.
+pub const LEDGER_VERSION: u32 = 2;
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
@@ -63,7 +64,7 @@ impl fmt::Display for LedgerError {
             }
             Self::Version(version) => write!(
                 f,
-                "the ledger has a version that this program does not know (it knows {LEDGER_VERSION}): {version}"
+                "the ledger has a version that this program does not know (it knows 1 to {LEDGER_VERSION}): {version}"
             ),
             Self::Line { line, .. } => write!(f, "no entry of a ledger in line {line}"),
         }
@@ -111,7 +112,7 @@ impl Ledger {
         let head = head.map_err(LedgerError::Io)?;
         let Head { ledger: version } =
             serde_json::from_str(&head).map_err(|_| LedgerError::NotALedger)?;
-        if version != LEDGER_VERSION {
+        if !(1..=LEDGER_VERSION).contains(&version) {
             return Err(LedgerError::Version(version));
         }
         let mut ledger = Self::default();

@@ -10,11 +10,19 @@ use ostraca_checker::{EffectKind, Kind, Limits, Told, check};
 use healthy::{DAY, DELETED, EXPIRED, LIVES, READ_LATE, healthy};
 use plants::{forget, late, plants};
 
+/// Every step of every worker is in the ledger.
+fn limits() -> Limits {
+    Limits {
+        workers_known: true,
+        ..Limits::default()
+    }
+}
+
 #[test]
 fn a_healthy_history_has_no_finding() {
     let h = healthy();
     assert!(h.ledger.calls.len() >= 60, "{} calls", h.ledger.calls.len());
-    let verdict = check(&h.ledger, &h.store, &Limits::default());
+    let verdict = check(&h.ledger, &h.store, &limits());
     assert!(verdict.is_good(), "{verdict}");
 }
 
@@ -31,7 +39,7 @@ fn what_is_planted_is_found_and_only_that() {
         for (name, plant) in plants(kind) {
             let mut h = healthy();
             let shown = plant(&mut h);
-            let verdict = check(&h.ledger, &h.store, &Limits::default());
+            let verdict = check(&h.ledger, &h.store, &limits());
             let found: Vec<_> = verdict
                 .findings
                 .iter()
@@ -63,17 +71,21 @@ fn a_copy_of_an_answer_on_its_way_is_not_left_over() {
     let end = h.ledger.calls.iter().map(|call| call.returned).max();
     h.ledger.calls[read].returned = end.expect("calls");
     h.store.cached.insert(READ_LATE.paste());
-    let verdict = check(&h.ledger, &h.store, &Limits::default());
+    let verdict = check(&h.ledger, &h.store, &limits());
     assert!(verdict.is_good(), "{verdict}");
 }
 
 /// Goal: what the contract lets go of after its time is not asked for.
-/// Method: nine days later keys, messages and the inbox are gone, and the last begins anew.
+/// Method: a copy of a message does nothing at seven days; two days later keys, messages and the inbox
+/// are gone, and it begins anew.
 #[test]
 fn what_is_over_is_no_finding() {
     let mut h = healthy();
     forget(&mut h, DELETED);
-    h.now += 9 * DAY;
+    h.now += 7 * DAY;
+    h.call(EXPIRED.look(), Told::Contained(true));
+    h.call(EXPIRED.ack(), Told::Settled(false));
+    h.now += 2 * DAY;
     h.call(EXPIRED.look(), Told::Contained(false));
     h.effect(EffectKind::ObjectDeleted, EXPIRED);
     h.effect(EffectKind::EdgePurged, EXPIRED);
@@ -83,7 +95,7 @@ fn what_is_over_is_no_finding() {
     h.store.inbox.clear();
     h.store.keys.clear();
     h.end();
-    let verdict = check(&h.ledger, &h.store, &Limits::default());
+    let verdict = check(&h.ledger, &h.store, &limits());
     assert!(verdict.is_good(), "{verdict}");
 }
 
@@ -94,7 +106,7 @@ fn before_everything_converged_a_message_may_be_on_its_way() {
     forget(&mut h, EXPIRED);
     let limits = Limits {
         converged: false,
-        ..Limits::default()
+        ..limits()
     };
     let verdict = check(&h.ledger, &h.store, &limits);
     assert!(verdict.is_good(), "{verdict}");
@@ -108,7 +120,7 @@ fn what_could_not_be_read_is_not_judged() {
     h.store.pastes.clear();
     h.store.keys.clear();
     h.store.inbox.clear();
-    let verdict = check(&h.ledger, &h.store, &Limits::default());
+    let verdict = check(&h.ledger, &h.store, &limits());
     assert!(verdict.is_good(), "{verdict}");
 }
 
@@ -117,7 +129,7 @@ fn a_search_that_is_given_up_says_so() {
     let h = healthy();
     let limits = Limits {
         search_max: 1,
-        ..Limits::default()
+        ..limits()
     };
     let verdict = check(&h.ledger, &h.store, &limits);
     assert!(!verdict.is_good());
@@ -131,7 +143,7 @@ fn a_search_that_is_given_up_says_so() {
 fn evidence_is_in_the_order_of_time() {
     let mut h = healthy();
     late(&mut h, EffectKind::EdgePurged);
-    let verdict = check(&h.ledger, &h.store, &Limits::default());
+    let verdict = check(&h.ledger, &h.store, &limits());
     let finding = verdict.findings.first().expect("it is found");
     let times: Vec<f64> = (finding.evidence.iter())
         .map(|line| line.split([' ', ':']).next().unwrap_or_default())
@@ -145,7 +157,7 @@ fn neither_keys_nor_tokens_are_in_a_verdict() {
     let mut h = healthy();
     let plant = plants(Kind::AnswerChanged)[0].1;
     plant(&mut h);
-    let text = check(&h.ledger, &h.store, &Limits::default()).to_string();
+    let text = check(&h.ledger, &h.store, &limits()).to_string();
     let whole: String = [77; 32]
         .iter()
         .map(|byte: &u8| format!("{byte:02x}"))

@@ -51,6 +51,7 @@ impl Run {
                 epoch: 1,
                 sequence: self.sequence,
             }),
+            begun: None,
         });
         self.now += 1;
     }
@@ -119,6 +120,7 @@ fn many_pastes_and_a_popular_one_are_checked() {
         epoch: 1,
         sequence: run.sequence,
         now: Timestamp(START + run.now + 16),
+        dropped: 0,
     });
     let limits = Limits {
         search_max: run.ledger.calls.len(),

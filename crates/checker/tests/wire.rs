@@ -1,20 +1,22 @@
-//! Ledgers as lines of JSON: version 1 never changes, and what is not one is refused by name.
+//! Ledgers as lines of JSON: no version ever changes, and what is not one is refused by name.
 
 mod healthy;
 
 use std::collections::BTreeSet;
 
 use ostraca_checker::{
-    Call, Effect, EffectKind, Instant, LEDGER_VERSION, Ledger, LedgerError, Op, Position, Told,
+    Begun, Call, DeadLetter, Effect, EffectKind, Instant, LEDGER_VERSION, Ledger, LedgerError, Op,
+    Position, Time, Told,
 };
 use ostraca_types::Timestamp;
 
-use healthy::{LONG, OTHER, Save, healthy, receive, refused};
+use healthy::{LONG, OTHER, SEARCH, Save, by, healthy, receive, refused};
 
-const GOLDEN: &str = include_str!("golden/ledger_v1.jsonl");
+const GOLDEN: &str = include_str!("golden/ledger_v2.jsonl");
+const GOLDEN_V1: &str = include_str!("golden/ledger_v1.jsonl");
 
-/// Each kind of entry, question and answer.
-fn sample() -> Ledger {
+/// Each kind of entry, question and answer of version 1.
+fn sample_v1() -> Ledger {
     let (save, at) = (Save(7), Timestamp(1_700_000_000_123));
     let answers = [
         (save.create_of(save, LONG), save.created(at, false)),
@@ -51,6 +53,7 @@ fn sample() -> Ledger {
                 sequence: number,
             }),
             told,
+            begun: None,
         });
     let effects = [EffectKind::ObjectDeleted, EffectKind::EdgePurged].map(|kind| Effect {
         at: Instant(u64::MAX),
@@ -64,6 +67,58 @@ fn sample() -> Ledger {
     }
 }
 
+/// What version 2 has besides.
+fn sample() -> Ledger {
+    let (save, at) = (Save(7), Timestamp(1_700_000_000_456));
+    let mut ledger = sample_v1();
+    let consumer = SEARCH.to_owned();
+    let letter = DeadLetter {
+        outbox: save.outbox(),
+        paste: save.paste(),
+        attempts: 12,
+        ended_at: at,
+        dead_at: Timestamp(at.0 + 1),
+    };
+    let outbox = save.outbox();
+    let answers = [
+        (save.create_of(save, LONG), save.created(at, false)),
+        (save.acks(by(SEARCH, 2, 1)), Told::Settled(true)),
+        (save.nacks(by(SEARCH, 2, 2)), Told::Settled(false)),
+        (save.extends(by(SEARCH, 2, 3)), Told::Settled(true)),
+        (
+            Op::Register {
+                consumer: consumer.clone(),
+            },
+            Told::Registered,
+        ),
+        (
+            Op::DeadLetters {
+                consumer: consumer.clone(),
+            },
+            Told::Dead(vec![letter]),
+        ),
+        (Op::Replay { consumer, outbox }, Told::Replayed(true)),
+    ];
+    let before = ledger.calls.last().expect("calls").clone();
+    for (op, told) in answers {
+        let begun = matches!(op, Op::Create { .. }).then_some(Begun {
+            paste: save.paste(),
+            at: Some(Time(at)),
+        });
+        ledger.calls.push(Call {
+            op,
+            told,
+            begun,
+            ..before.clone()
+        });
+    }
+    ledger.effects.push(Effect {
+        kind: EffectKind::Unlisted,
+        ..ledger.effects[0]
+    });
+    ledger
+}
+
 /// Fails to compile when a question or an answer is added that the sample may lack.
 fn names(call: &Call) -> [&'static str; 2] {
     let op = match &call.op {
@@ -75,6 +130,10 @@ fn names(call: &Call) -> [&'static str; 2] {
         Op::Nack { .. } => "nack",
         Op::Record { .. } => "record",
         Op::Contains { .. } => "contains",
+        Op::Extend { .. } => "extend",
+        Op::Register { .. } => "register",
+        Op::DeadLetters { .. } => "dead_letters",
+        Op::Replay { .. } => "replay",
     };
     let told = match &call.told {
         Told::Created { .. } => "created",
@@ -87,6 +146,9 @@ fn names(call: &Call) -> [&'static str; 2] {
         Told::Settled(_) => "settled",
         Told::Recorded { .. } => "recorded",
         Told::Contained(_) => "contained",
+        Told::Registered => "registered",
+        Told::Dead(_) => "dead",
+        Told::Replayed(_) => "replayed",
         Told::Refused { .. } => "refused",
         Told::Unknown => "unknown",
     };
@@ -104,19 +166,25 @@ fn refusal(text: &str) -> LedgerError {
 }
 
 #[test]
-fn version_1_is_frozen() {
+fn version_2_is_frozen() {
     assert_eq!(written(&sample()), GOLDEN);
     assert_eq!(
-        Ledger::read(GOLDEN.as_bytes()).expect("version 1"),
+        Ledger::read(GOLDEN.as_bytes()).expect("version 2"),
         sample()
     );
+}
+
+#[test]
+fn version_1_is_read() {
+    let read = Ledger::read(GOLDEN_V1.as_bytes()).expect("version 1");
+    assert_eq!(read, sample_v1());
 }
 
 #[test]
 fn the_golden_ledger_has_every_question_and_answer() {
     let sample = sample();
     let names: BTreeSet<_> = sample.calls.iter().flat_map(names).collect();
-    assert_eq!(names.len(), 20, "{names:?}");
+    assert_eq!(names.len(), 27, "{names:?}");
     for name in names {
         assert!(GOLDEN.contains(&format!("\"{name}\"")), "{name}");
     }
@@ -131,12 +199,12 @@ fn a_whole_history_comes_back_as_it_was() {
 
 #[test]
 fn an_unknown_version_is_refused_by_name() {
-    let newer = GOLDEN.replacen("\"ledger\":1", "\"ledger\":2", 1);
+    let newer = GOLDEN.replacen("\"ledger\":2", "\"ledger\":3", 1);
     let refusal = refusal(&newer);
-    assert!(matches!(refusal, LedgerError::Version(2)), "{refusal:?}");
+    assert!(matches!(refusal, LedgerError::Version(3)), "{refusal:?}");
     let text = refusal.to_string();
     assert!(
-        text.ends_with(&format!("(it knows {LEDGER_VERSION}): 2")),
+        text.ends_with(&format!("(it knows 1 to {LEDGER_VERSION}): 3")),
         "{text}"
     );
 }

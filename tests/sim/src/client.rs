@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ostraca_checker::{Instant, Op, Position, Told};
+use ostraca_checker::{Begun, Instant, Op, Position, Time, Told};
 use ostraca_types::{DeleteToken, IdempotencyKey, RequestDigest, RequestHash};
 use parking_lot::Mutex;
 
@@ -66,7 +66,7 @@ impl Client {
     }
 
     fn work(&self, until: Nanos) {
-        while self.world.kernel.now() < until && !self.world.is_quiet() {
+        while self.world.kernel.awake() < until && !self.world.is_quiet() {
             self.pause(MILLI, 250 * MILLI);
             self.turn();
         }
@@ -188,14 +188,16 @@ impl Client {
     fn create(&self, save: &Save, tries: u32) {
         for _ in 0..tries {
             let invoked = self.world.now();
-            let (told, at, twice) = self.try_create(save);
+            let mut begun = None;
+            let (told, at, twice) = self.try_create(save, &mut begun);
             let open = matches!(told, Told::Unknown | Told::Refused { .. });
             let op = Op::Create {
                 key: save.key.digest(),
                 request: save.request,
                 lifetime_ms: save.lifetime_ms,
             };
-            self.world.note(self.id, invoked, op, (told, at), twice);
+            self.world
+                .note_create(self.id, invoked, op, begun, (told, at), twice);
             if !open || self.chance(100) {
                 return;
             }
@@ -203,8 +205,8 @@ impl Client {
         }
     }
 
-    /// Begin, PUT, commit, each once.
-    fn try_create(&self, save: &Save) -> (Told, Option<Position>, bool) {
+    /// Begin, PUT, commit, each once; and what the begin gave.
+    fn try_create(&self, save: &Save, begun: &mut Option<Begun>) -> (Told, Option<Position>, bool) {
         let (key, world) = (save.key.digest(), &self.world);
         let shard = World::owner(key.slot());
         let request = RequestHash(save.request.0);
@@ -214,8 +216,8 @@ impl Client {
         };
         let begin = Request::Begin { key, request };
         // A begin appends nothing, however often it comes.
-        let (begun, _) = world.ask(shard, &begin, self.patience());
-        let ticket = match begun {
+        let (answered, _) = world.ask(shard, &begin, self.patience());
+        let ticket = match answered {
             Ok(Reply {
                 answer: Answer::Ticket(ticket),
                 ..
@@ -226,6 +228,10 @@ impl Client {
             }
             Err(_) => return refused("UNREACHABLE"),
         };
+        *begun = Some(Begun {
+            paste: ticket.paste,
+            at: Some(Time(ticket.begun_at)),
+        });
         if !world.put(ticket.paste) {
             return refused("BODY_STORE_DOWN");
         }
@@ -234,9 +240,11 @@ impl Client {
             return refused("VANISHED");
         }
         if self.chance(5) && !world.is_quiet() {
-            world
-                .kernel
-                .wait(world.kernel.chance.within(SECOND, HOUR / 30));
+            self.pause(SECOND, HOUR / 30);
+        }
+        // And one that is held while the machine may sleep: it can come hours after its begin.
+        if self.chance(30) && !world.is_quiet() {
+            self.pause(200 * MILLI, 4 * SECOND);
         }
         let commit = Request::Commit {
             ticket,

@@ -1,17 +1,22 @@
 //! What goes wrong, and when: a run has its own mix of kinds, so that rare companies of faults meet.
 
+mod crowd;
+mod damage;
+mod outage;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_io::{SimDisk, Unsynced};
 
 use crate::Options;
-use crate::kernel::{HOUR, Kernel, MILLI, Nanos, SECOND};
+use crate::kernel::{Chance, HOUR, Kernel, MILLI, Nanos, SECOND};
 use crate::net::Weather;
-use crate::shard::{Damage, Directory, LEASE, Seat};
+use crate::shard::{Directory, LEASE, Seat};
 use crate::storage::Mood;
 use crate::worker::Place;
-use crate::world::{StoreMood, World};
+use crate::world::{Part, StoreMood, World};
+use damage::damage;
 
 /// The kinds of faults. Each has the chance to be part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +41,15 @@ pub(crate) enum Kind {
     Store,
     KillWorker,
     FreezeWorker,
+    /// A sleep of about a week, past retention times.
+    LongSleep,
+    /// The object store, the edge or the search refuses, for hours.
+    Outage,
+    /// More calls at once than a queue holds.
+    Crowd,
 }
 
-const KINDS: [(Kind, u64); 18] = [
+const KINDS: [(Kind, u64); 21] = [
     (Kind::Kill, 700),
     (Kind::PowerCut, 500),
     (Kind::Freeze, 700),
@@ -57,7 +68,16 @@ const KINDS: [(Kind, u64); 18] = [
     (Kind::Store, 400),
     (Kind::KillWorker, 500),
     (Kind::FreezeWorker, 300),
+    (Kind::LongSleep, 150),
+    (Kind::Outage, 120),
+    (Kind::Crowd, 80),
 ];
+/// Long sleeps of one run: what is open is over after one, and nothing is left for more.
+const LONG_SLEEPS_MAX: u64 = 2;
+/// Crowds of one run: what they leave in the log is read at each opening.
+const CROWDS_MAX: u64 = 2;
+/// A run with an outage is at least so long.
+const OUTAGE_MIN: Nanos = 8 * SECOND;
 
 /// The word of the epoch page that says who leads, by FORMAT.md of the log.
 const EPOCH_CELL: usize = 8;
@@ -70,41 +90,64 @@ pub fn kinds() -> Vec<String> {
 
 pub(crate) struct Faults {
     world: World,
-    worker: Arc<Place>,
+    workers: Vec<Arc<Place>>,
     kinds: Vec<Kind>,
     options: Options,
     until: Nanos,
     pace: Nanos,
+    long_sleeps: AtomicU64,
+    outages: AtomicU64,
+    crowds: AtomicU64,
+}
+
+/// The kinds of faults of this seed, and how long it takes.
+pub(crate) fn mix(chance: &Chance) -> (Vec<Kind>, Nanos) {
+    let mut kinds = Vec::new();
+    for (kind, of) in KINDS {
+        if chance.hits(of) {
+            kinds.push(kind);
+        }
+    }
+    let until = chance.within(3 * SECOND, 11 * SECOND);
+    if kinds.contains(&Kind::Outage) {
+        // Of what fails for other reasons as well nothing is tried often enough.
+        kinds.retain(|kind| *kind == Kind::Outage || chance.hits(500));
+        return (kinds, until.max(OUTAGE_MIN));
+    }
+    (kinds, until)
 }
 
 impl Faults {
     /// Starts the faults of this seed, until then.
     pub(crate) fn start(
         world: &World,
-        worker: &Arc<Place>,
+        workers: &[Arc<Place>],
         options: &Options,
-        until: Nanos,
-    ) -> Vec<Kind> {
+        (kinds, until): (Vec<Kind>, Nanos),
+    ) {
         let chance = &world.kernel.chance;
-        let mut kinds = Vec::new();
-        for (kind, of) in KINDS {
-            if chance.hits(of) {
-                kinds.push(kind);
-            }
-        }
         let faults = Arc::new(Self {
             world: world.clone(),
-            worker: Arc::clone(worker),
+            workers: workers.to_vec(),
             kinds,
             options: options.clone(),
             until,
             pace: chance.within(200 * MILLI, 1500 * MILLI),
+            long_sleeps: AtomicU64::new(0),
+            outages: AtomicU64::new(0),
+            crowds: AtomicU64::new(0),
         });
         world
             .kernel
             .tell("faults", || format!("of this run: {:?}", faults.kinds));
+        if faults.kinds.contains(&Kind::Outage) {
+            // It takes a while, and has to find messages.
+            let (this, delay) = (Arc::clone(&faults), chance.within(SECOND, OUTAGE_MIN / 3));
+            world
+                .kernel
+                .after(delay, move |_| this.strike(Kind::Outage));
+        }
         faults.next();
-        faults.kinds.clone()
     }
 
     fn next(self: &Arc<Self>) {
@@ -112,18 +155,10 @@ impl Faults {
         let delay = kernel.chance.within(20 * MILLI, 2 * self.pace);
         let this = Arc::clone(self);
         kernel.after(delay, move |kernel| {
-            if kernel.now() >= this.until {
+            if kernel.awake() >= this.until {
                 return;
             }
-            let left_out = |kind: &Kind| this.options.without.contains(&format!("{kind:?}"));
-            let over = this
-                .options
-                .faults_until
-                .is_some_and(|until| kernel.now() > until);
-            if let Some(kind) = kernel.chance.pick(&this.kinds)
-                && !over
-                && !left_out(kind)
-            {
+            if let Some(kind) = kernel.chance.pick(&this.kinds) {
                 this.strike(*kind);
             }
             this.next();
@@ -148,6 +183,13 @@ impl Faults {
         let world = &self.world;
         let kernel = &world.kernel;
         let chance = &kernel.chance;
+        let options = &self.options;
+        let over = options
+            .faults_until
+            .is_some_and(|until| kernel.awake() > until);
+        if over || options.without.contains(&format!("{kind:?}")) {
+            return;
+        }
         kernel.tell("faults", || format!("{kind:?}"));
         // The others are counted where it is certain that they strike.
         let certain = !matches!(
@@ -158,6 +200,9 @@ impl Faults {
                 | Kind::HandOver
                 | Kind::TakeOver
                 | Kind::Damage
+                | Kind::LongSleep
+                | Kind::Outage
+                | Kind::Crowd
         );
         if certain {
             kernel.count(format!("{kind:?}"));
@@ -224,6 +269,7 @@ impl Faults {
                     disk.heal_writes();
                 });
             }
+            Kind::FullDisk if chance.hits(500) => crowd::fills_the_disk(kernel, self.disk()),
             Kind::FullDisk => {
                 let disk = self.disk();
                 disk.set_capacity(chance.within(1 << 20, 6 << 20));
@@ -259,27 +305,77 @@ impl Faults {
                 });
             }
             Kind::Store => {
-                world.outside.lock().mood = StoreMood {
+                let mood = StoreMood {
                     refuses: chance.within(0, 700),
                     slow: chance.within(0, 500),
                 };
+                let parts: &[Part] = if chance.hits(700) {
+                    &[Part::Objects, Part::Edge]
+                } else {
+                    &[Part::Search]
+                };
+                let moods = parts.iter().map(|&part| (part, mood));
+                world.outside.lock().moods.extend(moods);
                 let world = world.clone();
                 kernel.after(chance.within(200 * MILLI, 4 * SECOND), move |_| {
-                    world.outside.lock().mood = StoreMood::default();
+                    let mut outside = world.outside.lock();
+                    outside.moods.retain(|part, _| !parts.contains(part));
                 });
             }
             Kind::KillWorker => {
-                kernel.kill(&self.worker.process.lock());
-                let (worker, world) = (Arc::clone(&self.worker), world.clone());
+                let worker = self.worker();
+                kernel.kill(&worker.process.lock());
+                let (worker, world) = (Arc::clone(worker), world.clone());
                 kernel.after(chance.within(MILLI, 500 * MILLI), move |_| {
                     worker.start(&world);
                 });
             }
             Kind::FreezeWorker => {
                 let until = kernel.now() + chance.within(10 * MILLI, 8 * SECOND);
-                kernel.freeze(&self.worker.process.lock(), until);
+                kernel.freeze(&self.worker().process.lock(), until);
+            }
+            Kind::LongSleep => {
+                if self.long_sleeps.fetch_add(1, Ordering::Relaxed) < LONG_SLEEPS_MAX {
+                    kernel.count("LongSleep");
+                    // To either side of the 7 days of a message, and the 8 of its inbox row.
+                    let hours = [(140, 168), (168, 192), (192, 220)];
+                    let (from, to) = chance.pick(&hours).copied().unwrap_or(hours[0]);
+                    kernel.leap(chance.within(from * HOUR, to * HOUR));
+                }
+            }
+            Kind::Crowd => {
+                if self.crowds.fetch_add(1, Ordering::Relaxed) < CROWDS_MAX {
+                    self.crowd();
+                }
+            }
+            Kind::Outage => {
+                if self.outages.fetch_add(1, Ordering::Relaxed) == 0 {
+                    kernel.count("Outage");
+                    outage::start(world);
+                }
             }
         }
+    }
+
+    fn crowd(&self) {
+        let (seat, kernel) = (self.seat(), &self.world.kernel);
+        let Some(shard) = seat.shard() else { return };
+        kernel.count("Crowd");
+        if kernel.chance.hits(500) {
+            crowd::fills_the_disk(kernel, seat.dir.disk.lock().clone());
+        }
+        // Two of them fill a segment.
+        for wave in 0..3 {
+            let shard = shard.clone();
+            kernel.after(wave * 150 * MILLI, move |kernel| {
+                crowd::comes(kernel, &shard);
+            });
+        }
+    }
+
+    fn worker(&self) -> &Arc<Place> {
+        let chance = &self.world.kernel.chance;
+        chance.pick(&self.workers).unwrap_or(&self.workers[0])
     }
 
     /// Lets something happen now, or in the middle of one of the next calls of that process.
@@ -291,7 +387,7 @@ impl Faults {
             let calls = kernel.chance.within(1, 16);
             let until = self.until;
             kernel.ambush(&seat.process(), calls, move |kernel| {
-                if kernel.now() < until {
+                if kernel.awake() < until {
                     strike(kernel);
                 }
             });
@@ -345,70 +441,12 @@ fn seats_of<'a>(world: &'a World, dir: &'a Arc<Directory>) -> impl Iterator<Item
         .filter(|seat| Arc::ptr_eq(&seat.dir, dir))
 }
 
-/// A bit changes at rest, while nobody serves. Either it does no harm, or the shard refuses and says
-/// where, and a person puts the file back.
-///
-/// Only of a log that is led: after a power cut, and before the next leader has flushed the page, the
-/// last batches are in doubt, as FORMAT.md says.
-fn damage(world: &World, seat: &Arc<Seat>) {
-    let dir = &seat.dir;
-    let chance = &world.kernel.chance;
-    if dir.damaged.lock().is_some() || seat.shard().is_none() {
-        return;
-    }
-    for seat in seats_of(world, dir) {
-        kill(world, seat);
-    }
-    let disk = dir.disk.lock().clone();
-    let mut files = ostraca_io::Disk::list(&disk).unwrap_or_default();
-    files.retain(|name| name.as_str().ends_with(".log"));
-    if let Some(file) = chance.pick(&files)
-        && let Some(bytes) = disk.contents(file)
-        && let Some(last) = bytes.iter().rposition(|&byte| byte != 0)
-    {
-        let damage = Damage {
-            file: file.clone(),
-            offset: chance.below(last as u64 + 1),
-            bit: u32::try_from(chance.below(8)).unwrap_or(0),
-        };
-        world.kernel.tell("faults", || format!("{damage:?}"));
-        disk.flip_bit(file, damage.offset, damage.bit);
-        world.kernel.count("Damage");
-        *dir.damaged.lock() = Some(damage);
-        look_after(world.clone(), Arc::clone(dir));
-    }
-}
-
-/// What a person does after damage: looks whether the shard serves or refuses, and puts the file back
-/// if it refuses.
-fn look_after(world: World, dir: Arc<Directory>) {
-    let kernel = world.kernel.clone();
-    kernel.after(SECOND / 2, move |kernel| {
-        let refuses = |seat: &Arc<Seat>| seat.now.lock().refuses.lock().is_some();
-        if seats_of(&world, &dir).any(|seat| seat.shard().is_some()) {
-            // It was read whole.
-            *dir.damaged.lock() = None;
-        } else if seats_of(&world, &dir).any(refuses) {
-            if let Some(damage) = dir.damaged.lock().take() {
-                kernel.tell("person", || format!("puts {} back", damage.file));
-                let disk = dir.disk.lock().clone();
-                disk.flip_bit(&damage.file, damage.offset, damage.bit);
-            }
-            for seat in seats_of(&world, &dir).filter(|seat| refuses(seat)) {
-                kill(&world, seat);
-            }
-        } else {
-            look_after(world, dir);
-        }
-    });
-}
-
 /// Everything is well from now on.
-pub(crate) fn heal(world: &World, worker: &Arc<Place>) {
+pub(crate) fn heal(world: &World, workers: &[Arc<Place>]) {
     let kernel = &world.kernel;
     kernel.tell("faults", || "are over".to_owned());
     world.net.set_weather(Weather::default());
-    world.outside.lock().mood = StoreMood::default();
+    world.outside.lock().moods.clear();
     kernel.step_wall(0);
     for dir in &world.dirs {
         let disk = dir.disk.lock();
@@ -420,6 +458,8 @@ pub(crate) fn heal(world: &World, worker: &Arc<Place>) {
         kernel.thaw(&seat.process());
         seat.restart_later();
     }
-    kernel.thaw(&worker.process.lock());
-    worker.start(world);
+    for worker in workers {
+        kernel.thaw(&worker.process.lock());
+        worker.start(world);
+    }
 }

@@ -4,6 +4,8 @@
 //! turn. Every wait is a place where the task's process can be killed or stopped, and every call to a
 //! disk or a page is a wait, so whatever can happen between two of them does, by the seed.
 
+mod scheduler;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
@@ -12,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use generator::{Generator, Gn};
 use ostraca_io::{BootId, BootTime, Clock, Entropy, SeededEntropy, Spawn};
 use ostraca_types::Timestamp;
 use parking_lot::Mutex;
+
+pub(crate) use scheduler::Scheduler;
 
 /// Nanoseconds since the start of the run.
 pub(crate) type Nanos = u64;
@@ -25,8 +28,6 @@ pub(crate) const MILLI: Nanos = 1_000_000;
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 pub(crate) const HOUR: Nanos = 3_600 * SECOND;
 
-/// Words of a task's stack. Recovery and a batch are the deepest; unoptimised they need most.
-const STACK_WORDS: usize = 1 << 16;
 /// The wall clock at the start of the run.
 const WALL_START: u64 = 1_700_000_000_000;
 
@@ -144,6 +145,8 @@ type Body = Box<dyn FnOnce() + Send>;
 
 struct State {
     now: Nanos,
+    /// Of which the machine slept so long.
+    slept: Nanos,
     order: u64,
     events: BinaryHeap<Reverse<Scheduled>>,
     tasks: Vec<Task>,
@@ -177,6 +180,7 @@ impl Kernel {
     pub(crate) fn new(seed: u64, tells: bool) -> Self {
         let state = State {
             now: 0,
+            slept: 0,
             order: 0,
             events: BinaryHeap::new(),
             tasks: Vec::new(),
@@ -370,7 +374,15 @@ impl Kernel {
         self.tell("machine", || {
             format!("sleeps for {:?}", Duration::from_nanos(by))
         });
-        self.state.lock().now += by;
+        let mut state = self.state.lock();
+        state.now += by;
+        state.slept += by;
+    }
+
+    /// How long the machine was awake: a run is as long as that, however much of it is slept through.
+    pub(crate) fn awake(&self) -> Nanos {
+        let state = self.state.lock();
+        state.now - state.slept
     }
 
     pub(crate) fn step_wall(&self, millis: i64) {
@@ -440,96 +452,5 @@ impl Spawn for KernelSpawn {
     fn spawn(&self, _: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         self.0.spawn(&self.1, job);
         Ok(())
-    }
-}
-
-/// Has the stacks of all tasks and lets them run, one at a time.
-pub(crate) struct Scheduler {
-    kernel: Kernel,
-    stacks: Vec<Option<Generator<'static, (), ()>>>,
-    pub(crate) events: u64,
-}
-
-impl Scheduler {
-    pub(crate) fn new(kernel: Kernel) -> Self {
-        Self {
-            kernel,
-            stacks: Vec::new(),
-            events: 0,
-        }
-    }
-
-    /// The next event, if it is not after `until`; `false` where there is none.
-    pub(crate) fn step(&mut self, until: Nanos) -> bool {
-        let event = {
-            let mut state = self.kernel.state.lock();
-            match state.events.peek() {
-                Some(Reverse(next)) if next.at <= until => {}
-                _ => return false,
-            }
-            let Some(Reverse(next)) = state.events.pop() else {
-                return false;
-            };
-            state.now = state.now.max(next.at);
-            next.event
-        };
-        self.events += 1;
-        match event {
-            Event::Run(what) => what(&self.kernel),
-            Event::Wake { task, wait } => self.resume(task, wait),
-        }
-        true
-    }
-
-    fn resume(&mut self, task: TaskId, wait: u64) {
-        let body = {
-            let mut state = self.kernel.state.lock();
-            let now = state.now;
-            let waiting = &state.tasks[task];
-            if waiting.done || waiting.wait != wait {
-                return;
-            }
-            let frozen_until = waiting.process.frozen_until();
-            if frozen_until > now && !waiting.process.is_dead() {
-                state.schedule(frozen_until, Event::Wake { task, wait });
-                return;
-            }
-            state.running = Some(task);
-            let starting = state.starting.iter().position(|(id, _)| *id == task);
-            starting.map(|at| state.starting.swap_remove(at).1)
-        };
-        if let Some(body) = body {
-            if self.stacks.len() <= task {
-                self.stacks.resize_with(task + 1, || None);
-            }
-            let stack = Gn::new_opt(STACK_WORDS, body);
-            self.stacks[task] = Some(stack);
-        }
-        if let Some(stack) = &mut self.stacks[task] {
-            stack.resume();
-            if stack.is_done() {
-                self.stacks[task] = None;
-                self.kernel.state.lock().tasks[task].done = true;
-            }
-        }
-        self.kernel.state.lock().running = None;
-    }
-
-    /// Kills whoever still runs, so that every stack comes to its end.
-    pub(crate) fn finish(&mut self) {
-        let processes: Vec<_> = {
-            let state = self.kernel.state.lock();
-            let alive = state.tasks.iter().filter(|task| !task.done);
-            alive.map(|task| Arc::clone(&task.process)).collect()
-        };
-        for process in processes {
-            self.kernel.kill(&process);
-        }
-        for task in 0..self.stacks.len() {
-            let wait = self.kernel.state.lock().tasks[task].wait;
-            self.resume(task, wait);
-            assert!(self.stacks[task].is_none(), "a task outlived its process");
-        }
-        self.kernel.state.lock().events.clear();
     }
 }

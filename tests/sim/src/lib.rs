@@ -9,14 +9,17 @@
 //! | `storage` | a disk and a page whose every call is a wait |
 //! | `net` | calls that are lost, late, twice and out of order |
 //! | `shard`, `service` | the processes of a shard, and what stands in front of it |
-//! | `client`, `worker` | who asks, and who works on ends |
+//! | `client`, `worker`, `operator` | who asks, who works on ends, and who replays what was given up |
+//! | `caller` | calls that are written down |
 //! | `faults` | what goes wrong |
 //! | `world`, `run` | all of it together, from its start to its verdict |
 
+mod caller;
 mod client;
 mod faults;
 mod kernel;
 mod net;
+mod operator;
 mod run;
 mod service;
 mod shard;

@@ -7,12 +7,14 @@
     reason = "a program that prints, and says how long it took"
 )]
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use ostraca_sim::{Options, kinds, run, shrink};
+use ostraca_sim::{Options, Report, kinds, run, shrink};
 
 #[derive(Debug, Parser)]
 #[command(about = "Runs shards, clients and workers under faults, by seeds.")]
@@ -41,7 +43,17 @@ struct Arguments {
     /// Goes on after a seed that failed.
     #[arg(long)]
     all: bool,
+    /// Takes a seed for failed only if it has a finding of this kind, or does not come to its end
+    /// (Stuck); as often as wanted.
+    #[arg(long)]
+    expect: Vec<String>,
+    /// Tells what happened, in how many seeds, and in which one first.
+    #[arg(long)]
+    counts: bool,
 }
+
+/// What happened in some seeds.
+type Counts = BTreeMap<String, (usize, u64)>;
 
 thread_local! {
     static SEED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -75,6 +87,7 @@ fn main() -> ExitCode {
     let end = arguments.from.saturating_add(arguments.seeds);
     let next = AtomicU64::new(arguments.from);
     let [done, crashes, calls, failed] = [const { AtomicUsize::new(0) }; 4];
+    let counts: Mutex<Counts> = Mutex::default();
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
@@ -92,10 +105,14 @@ fn main() -> ExitCode {
                         faults_until: arguments.faults_until,
                     };
                     let mut report = run(&options);
-                    if arguments.shrink && !report.is_good() {
+                    let fails = is_expected(&report, &arguments.expect);
+                    if arguments.shrink && fails {
                         report = shrink(&report);
                     }
-                    if !report.is_good() {
+                    if arguments.counts {
+                        add(&mut counts.lock().expect("nobody panicked"), &report);
+                    }
+                    if fails {
                         failed.fetch_add(1, Ordering::Relaxed);
                         println!("{report}");
                     } else if arguments.trace {
@@ -109,6 +126,9 @@ fn main() -> ExitCode {
         }
     });
     let took = started.elapsed().as_secs_f64();
+    for (what, (seeds, first)) in counts.into_inner().expect("nobody panicked") {
+        println!("{seeds:>8} seeds, from {first:>6}: {what}");
+    }
     let [done, crashes, calls, failed] =
         [&done, &crashes, &calls, &failed].map(|count| count.load(Ordering::Relaxed));
     println!(
@@ -118,5 +138,23 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Whether a run failed, and in a way that is looked for.
+fn is_expected(report: &Report, expected: &[String]) -> bool {
+    let found = report.verdict.findings.iter();
+    let found = found.map(|finding| format!("{:?}", finding.kind));
+    let stuck = report.stuck.iter().map(|_| "Stuck".to_owned());
+    let mut found = found.chain(stuck);
+    !report.is_good() && (expected.is_empty() || found.any(|kind| expected.contains(&kind)))
+}
+
+fn add(counts: &mut Counts, report: &Report) {
+    let seed = report.options.seed;
+    for what in report.counts.keys() {
+        let (seeds, first) = counts.entry(what.clone()).or_insert((0, seed));
+        *seeds += 1;
+        *first = seed.min(*first);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use ostraca_engine::{AttemptId, Delivery, Settled};
+use ostraca_engine::{AttemptId, DeadLetter, Delivery, Settled};
 use ostraca_types::{
     ConsumerName, DeleteToken, Epoch, KeyDigest, OutboxId, PasteId, RequestHash, Sequence,
     Timestamp,
@@ -44,8 +44,16 @@ pub(crate) enum Request {
     },
     Ack(ConsumerName, AttemptId),
     Nack(ConsumerName, AttemptId, String),
+    Extend {
+        consumer: ConsumerName,
+        attempt: AttemptId,
+        visibility_ms: u64,
+    },
     Record(ConsumerName, OutboxId),
     Contains(ConsumerName, OutboxId),
+    Register(ConsumerName),
+    DeadLetters(ConsumerName),
+    Replay(ConsumerName, OutboxId),
 }
 
 /// The answer to a create.
@@ -75,6 +83,9 @@ pub(crate) enum Answer {
         first: bool,
     },
     Contains(bool),
+    Registered,
+    Dead(Vec<DeadLetter>),
+    Replayed(bool),
     /// Definite: nothing was done.
     Refused(&'static str),
     /// The shard does not know what came of it.
@@ -200,7 +211,7 @@ impl Net {
         request: &Request,
         patience: Nanos,
     ) -> (Result<Reply, Silence>, bool) {
-        let Some(task) = self.kernel.current() else {
+        let Some(task) = self.kernel.current().filter(|_| !self.kernel.is_dying()) else {
             return (Err(Silence::Lost), false);
         };
         let (call, weather) = {

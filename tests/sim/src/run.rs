@@ -7,22 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ostraca_checker::{
-    KeyState, Ledger, Limits, PasteState, ShardState, Store, Told, Verdict, check,
+    KeyState, Ledger, Limits, MessageState, PasteState, ShardState, Store, Told, Verdict, check,
 };
 
 use ostraca_engine::Trouble;
-use ostraca_types::Slot;
+use ostraca_types::{ShardId, Slot};
 
 use crate::client::{Client, Saves};
-use crate::faults::{Faults, heal, power_cut};
+use crate::faults::{Faults, heal, mix, power_cut};
 use crate::kernel::{MILLI, Nanos, SECOND, Scheduler};
+use crate::operator;
 use crate::shard::Directory;
-use crate::worker::Place;
+use crate::worker::{Place, consumers};
 use crate::world::World;
 
-/// In the quiet phase everything comes to its end within this: a visibility timeout, backoffs, and a
-/// pause of a process that was stopped.
-const QUIET_MAX: Nanos = 30 * 60 * SECOND;
+/// In the quiet phase everything comes to its end within this: visibility timeouts, backoffs of up to
+/// five minutes, and a pause of a process that was stopped.
+const QUIET_MAX: Nanos = 60 * 60 * SECOND;
+/// A wait for a message that is longer than this is slept through.
+const IDLE_MIN: Nanos = 5 * SECOND;
 const LOOK: Nanos = 500 * MILLI;
 
 /// What came of a run.
@@ -64,7 +67,7 @@ impl fmt::Display for Report {
             writeln!(f, "{line}")?;
         }
         if let Some(stuck) = &self.stuck {
-            writeln!(f, "did not come to its end: {stuck}")?;
+            writeln!(f, "Stuck: it does not come to its end: {stuck}")?;
         }
         write!(f, "{}", self.verdict)?;
         let seed = self.options.seed;
@@ -91,7 +94,7 @@ pub struct Options {
     pub tells: bool,
     /// Kinds of faults that are left out, though the seed has them.
     pub without: Vec<String>,
-    /// After this many nanoseconds nothing goes wrong any more.
+    /// After this many nanoseconds, sleeps not counted, nothing goes wrong any more.
     pub faults_until: Option<u64>,
 }
 
@@ -123,7 +126,7 @@ pub fn shrink(failed: &Report) -> Report {
             least = without;
         }
     }
-    let (mut passes, mut fails) = (0, least.options.faults_until.unwrap_or(14 * SECOND));
+    let (mut passes, mut fails) = (0, least.options.faults_until.unwrap_or(11 * SECOND));
     while fails - passes > SECOND / 20 {
         let middle = passes + (fails - passes) / 2;
         let mut options = least.options.clone();
@@ -156,21 +159,28 @@ pub fn run(options: &Options) -> Report {
 
     let world = World::new(seed, options.tells);
     let mut scheduler = Scheduler::new(world.kernel.clone());
-    let worker = Place::new(&world);
+    let workers = consumers().map(|consumer| Place::new(&world, consumer));
     let chance = &world.kernel.chance;
-    let until = chance.within(3 * SECOND, 14 * SECOND);
+    let (kinds, until) = mix(chance);
     for seat in &world.seats {
         seat.start();
     }
-    worker.start(&world);
+    let [purge, search] = &workers;
+    purge.start(&world);
+    let (later, place) = (chance.below(until), Arc::clone(search));
+    let registering = world.clone();
+    world
+        .kernel
+        .after(later, move |_| place.start(&registering));
+    operator::start(&world);
     let saves = Saves::default();
     for _ in 0..chance.within(2, 6) {
         Client::start(&world, &saves, until);
     }
-    let kinds = Faults::start(&world, &worker, options, until);
-    while scheduler.step(until) {}
+    Faults::start(&world, &workers, options, (kinds.clone(), until));
+    scheduler.run(until);
 
-    heal(&world, &worker);
+    heal(&world, &workers);
     world.quiet.store(true, Ordering::Relaxed);
     let quiet_until = world.kernel.now() + QUIET_MAX;
     let mut look = world.kernel.now();
@@ -181,6 +191,10 @@ pub fn run(options: &Options) -> Report {
         if left.is_none() || look >= quiet_until {
             break left;
         }
+        if let Some(idle) = idle(&world) {
+            world.kernel.leap(idle);
+            look = world.kernel.now();
+        }
     };
     // What is judged is what the disk has: whatever was acknowledged must come back from it.
     let stuck = stuck.or_else(|| {
@@ -188,12 +202,19 @@ pub fn run(options: &Options) -> Report {
         recovered(&world, &mut scheduler)
     });
     let store = store(&world);
+    if store.shards.iter().any(|shard| shard.dropped > 0) {
+        world.kernel.count("dropped");
+    }
+    if world.dirs.iter().any(|dir| has_rolled(dir)) {
+        world.kernel.count("segment rolled");
+    }
     scheduler.finish();
     let ledger = std::mem::take(&mut *world.ledger.lock());
     let limits = Limits {
         converged: stuck.is_none(),
         // Wall clocks are set ahead by up to ten minutes, and back again.
         clock_slack: std::time::Duration::from_secs(30 * 60),
+        workers_known: true,
         ..Limits::default()
     };
     Report {
@@ -210,16 +231,46 @@ pub fn run(options: &Options) -> Report {
     }
 }
 
+/// Whether some leader filled a segment.
+fn has_rolled(dir: &Directory) -> bool {
+    let disk = dir.disk.lock().clone();
+    let files = ostraca_io::Disk::list(&disk).unwrap_or_default();
+    let logs = files.iter().map(ostraca_io::FileName::as_str);
+    let mut logs = logs.filter(|name| name.ends_with(".log"));
+    // The first segment of an epoch has number 0.
+    logs.any(|name| !name.ends_with("-00000000.log"))
+}
+
+/// How long nothing happens, where all that is left is messages whose backoff takes long.
+fn idle(world: &World) -> Option<Nanos> {
+    if world.clients.load(Ordering::Relaxed) > 0 {
+        return None;
+    }
+    let mut least = None;
+    for dir in &world.dirs {
+        let shard = leader(world, dir.id)?;
+        let status = shard.status();
+        let due = status.next_end.is_some_and(|end| end <= status.now);
+        if due || status.counts.outbox.dead > 0 || status.trouble.is_some() {
+            return None;
+        }
+        for consumer in consumers() {
+            if let Some(next) = shard.next_message_in(&consumer) {
+                let next = Nanos::try_from(next.as_nanos()).unwrap_or(Nanos::MAX);
+                least = Some(least.map_or(next, |least: Nanos| least.min(next)));
+            }
+        }
+    }
+    least.filter(|&least| least > IDLE_MIN)
+}
+
 /// Waits until every shard is led again.
 fn recovered(world: &World, scheduler: &mut Scheduler) -> Option<String> {
     let mut look = world.kernel.now();
     for _ in 0..120 {
         look += LOOK;
         while scheduler.step(look) {}
-        let led = |dir: &Arc<Directory>| {
-            let seats = world.seats.iter().filter(|seat| seat.dir.id == dir.id);
-            seats.into_iter().any(|seat| leading(seat).is_some())
-        };
+        let led = |dir: &Arc<Directory>| leader(world, dir.id).is_some();
         if world.dirs.iter().all(led) {
             return None;
         }
@@ -244,6 +295,7 @@ fn open_ends(world: &World) -> Option<String> {
         let status = shard.status();
         if status.trouble == Some(Trouble::ClockLeapt) {
             // It was set back, and right again: a person says so.
+            world.kernel.count("clock confirmed");
             shard.confirm_clock();
         }
         if status.counts.outbox.ready > 0 {
@@ -272,6 +324,10 @@ fn counts(world: &World, ledger: &Ledger) -> BTreeMap<String, usize> {
             Told::Conflict => "conflict",
             Told::TokenRejected => "token rejected",
             Told::Deleted => "deleted",
+            Told::Registered => "registered",
+            Told::Settled(false) => "stale handle",
+            Told::Dead(_) => "given up",
+            Told::Replayed(true) => "dead letter replayed",
             Told::Unknown => "unknown",
             Told::Refused { reason } => reason,
             _ => continue,
@@ -279,6 +335,12 @@ fn counts(world: &World, ledger: &Ledger) -> BTreeMap<String, usize> {
         *counts.entry(told.to_owned()).or_default() += 1;
     }
     counts
+}
+
+/// The shard of that number, as its leader has it.
+fn leader(world: &World, shard: ShardId) -> Option<ostraca_engine::Shard> {
+    let mut seats = world.seats.iter().filter(|seat| seat.dir.id == shard);
+    seats.find_map(|seat| leading(seat))
 }
 
 /// The shard of a process that really leads.
@@ -300,8 +362,7 @@ fn store(world: &World) -> Store {
     store.cached.extend(cached.map(|(id, _)| *id));
     drop(outside);
     for dir in &world.dirs {
-        let seats = world.seats.iter().filter(|seat| seat.dir.id == dir.id);
-        let Some(shard) = seats.into_iter().find_map(|seat| leading(seat)) else {
+        let Some(shard) = leader(world, dir.id) else {
             continue;
         };
         let status = shard.status();
@@ -311,6 +372,7 @@ fn store(world: &World) -> Store {
             epoch: status.epoch.0,
             sequence: status.applied.0,
             now: status.now,
+            dropped: status.counts.outbox.dropped,
         });
         store
             .pastes
@@ -328,9 +390,11 @@ fn store(world: &World) -> Store {
                 expires_at: row.expires_at,
             }));
         let ready = rows.ready.iter();
-        store
-            .undelivered
-            .extend(ready.map(|row| (row.outbox_id, row.paste_id)));
+        store.undelivered.extend(ready.map(|row| MessageState {
+            outbox: row.outbox_id,
+            paste: row.paste_id,
+            ended_at: row.ended_at,
+        }));
         let inbox = rows.inbox.into_iter();
         store
             .inbox

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_engine::{
-    Ack, Command, Create, Deliver, End, EndCause, Error, IdempotencyRow, Inbox, Nack, Outcome,
-    SEALED_ANSWER_SIZE, SealedAnswer, Settled, Shard,
+    Ack, Command, Create, Deliver, End, EndCause, Error, Extend, IdempotencyRow, Inbox, Nack,
+    Outcome, Replay, SEALED_ANSWER_SIZE, SealedAnswer, Settled, Shard,
 };
 use ostraca_io::Entropy as _;
 use ostraca_types::contract::{IDEMPOTENCY_RETENTION, INBOX_RETENTION};
@@ -15,6 +15,9 @@ use ostraca_types::{BodyDigest, DeleteToken, Epoch, OutboxId, PasteId, Sequence,
 
 use crate::kernel::{Kernel, Process};
 use crate::net::{Answer, Arrival, Created, Net, Reply, Request, Ticket};
+
+/// Dead letters that one list has.
+const LETTERS_MAX: usize = 100;
 
 /// A process that leads, as its callers see it.
 pub(crate) struct Service {
@@ -126,6 +129,12 @@ impl Service {
             Request::Contains(consumer, id) => {
                 Some(Answer::Contains(shard.inbox_contains(&consumer, id)?))
             }
+            Request::DeadLetters(consumer) => {
+                Some(match shard.dead_letters(&consumer, None, LETTERS_MAX)? {
+                    Some(letters) => Answer::Dead(letters),
+                    None => Answer::Refused("UNKNOWN_CONSUMER"),
+                })
+            }
             request => {
                 self.deliver(shard, call, request)?;
                 None
@@ -199,6 +208,20 @@ impl Service {
                 reason: reason.into(),
                 jitter,
             }),
+            Request::Extend {
+                consumer,
+                attempt,
+                visibility_ms,
+            } => Command::Extend(Extend {
+                consumer,
+                attempt,
+                visibility: Duration::from_millis(visibility_ms),
+            }),
+            Request::Register(consumer) => Command::Register(consumer),
+            Request::Replay(consumer, outbox_id) => Command::Replay(Replay {
+                consumer,
+                outbox_id,
+            }),
             Request::Record(consumer, outbox_id) => Command::Inbox(Inbox {
                 consumer,
                 outbox_id,
@@ -213,6 +236,9 @@ impl Service {
             }
             Outcome::Recorded => Answer::Recorded { first: true },
             Outcome::AlreadyRecorded => Answer::Recorded { first: false },
+            Outcome::Registered => Answer::Registered,
+            Outcome::DeadLetterReplayed => Answer::Replayed(true),
+            Outcome::UnknownDeadLetter => Answer::Replayed(false),
             _ => Answer::Refused("UNKNOWN_CONSUMER"),
         });
         shard.deliver(command, reply)

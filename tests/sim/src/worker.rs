@@ -1,4 +1,7 @@
-//! The purge worker: the real order of steps, over simulated calls.
+//! The workers of two consumers: the real order of steps, over simulated calls, with handles that come
+//! late, and copies of messages that somebody keeps for days.
+
+mod ports;
 
 use std::fmt;
 use std::future::Future;
@@ -6,26 +9,30 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ostraca_bodies::Deleted;
-use ostraca_checker::{Delivered, Op, Position, Told};
-use ostraca_client::{EndCause, Handle, Message, Recorded, Settled, Shard};
+use ostraca_checker::{Attempt, Delivered, Op, Told};
+use ostraca_client::{EndCause, Handle, Message, Settled};
 use ostraca_engine::{AttemptId, Delivery};
-use ostraca_types::{ConsumerName, Epoch, OutboxId, PasteId, ShardId};
-use ostraca_worker::{
-    Attempts, Edge, Failure, Fault, Inbox, Objects, Outbox, Ports, PurgeError, PurgeFault,
-};
+use ostraca_types::{ConsumerName, Epoch, OutboxId, ShardId};
+use ostraca_worker::{Attempts, Failure, Fault, Outbox as _, Ports};
 use parking_lot::Mutex;
 
-use crate::kernel::{MILLI, Nanos, Process, SECOND};
-use crate::net::{Answer, Request, Silence};
+use crate::caller::Caller;
+use crate::kernel::{HOUR, MILLI, Nanos, Process};
+use crate::net::{Answer, Request};
 use crate::world::{SHARDS, World};
 
 const VISIBILITY_MS: u64 = 5_000;
-const PATIENCE: Nanos = 2 * SECOND;
+/// How old a copy of a message is when it is handed to a worker again, mostly: not before the broker
+/// would have let go of it.
+const COPY_AGE_MIN: Nanos = 6 * 24 * HOUR;
+const COPIES_MAX: usize = 6;
 
-/// Where the worker runs now.
+/// Where a consumer's worker runs now.
 pub(crate) struct Place {
+    consumer: ConsumerName,
     pub(crate) process: Mutex<Arc<Process>>,
+    /// Messages that were finished, and when: whoever has one can hand it to a worker at any time.
+    copies: Arc<Mutex<Vec<(Nanos, Message)>>>,
 }
 
 impl fmt::Debug for Place {
@@ -38,17 +45,43 @@ impl fmt::Debug for Place {
 #[derive(Clone)]
 struct Reach {
     world: World,
-    id: u32,
-    /// The message under way: the object store and the edge are told of pastes alone.
+    caller: Caller,
+    consumer: ConsumerName,
+    /// The message under way: the parts of the world are told of pastes alone.
     outbox: Arc<Mutex<Option<OutboxId>>>,
+    /// Handles that come late.
+    late: Arc<Mutex<Vec<Held>>>,
+}
+
+/// A handle that a worker has.
+#[derive(Debug, Clone)]
+struct Held {
+    attempt: AttemptId,
+    /// It has been told that the message is recorded, so that it may ack.
+    recorded: bool,
+}
+
+/// What a handle is for.
+enum Settling {
+    Ack,
+    Nack(String),
+    Extend(u64),
+}
+
+/// The consumers of a run. The second is registered in the middle of it.
+pub(crate) fn consumers() -> [ConsumerName; 2] {
+    let search = ConsumerName::parse("search").expect("a name");
+    [ConsumerName::purge(), search]
 }
 
 impl Place {
-    pub(crate) fn new(world: &World) -> Arc<Self> {
+    pub(crate) fn new(world: &World, consumer: ConsumerName) -> Arc<Self> {
         let process = world.kernel.process("nobody");
         world.kernel.kill(&process);
         Arc::new(Self {
+            consumer,
             process: Mutex::new(process),
+            copies: Arc::default(),
         })
     }
 
@@ -58,26 +91,20 @@ impl Place {
         if !place.is_dead() {
             return;
         }
-        let id = world.client();
-        *place = world.kernel.process(format!("w{id}"));
+        let caller = Caller::new(world);
+        *place = world.kernel.process(format!("w{}", caller.id));
         let process = Arc::clone(&place);
         let reach = Reach {
             world: world.clone(),
-            id,
+            caller,
+            consumer: self.consumer.clone(),
             outbox: Arc::default(),
+            late: Arc::default(),
         };
-        world.kernel.spawn(&Arc::clone(&process), move || {
-            while !process.is_dead() {
-                for shard in 0..SHARDS {
-                    reach.serve(ShardId(shard));
-                }
-                let chance = &reach.world.kernel.chance;
-                reach
-                    .world
-                    .kernel
-                    .wait(chance.within(10 * MILLI, 150 * MILLI));
-            }
-        });
+        let copies = Arc::clone(&self.copies);
+        world
+            .kernel
+            .spawn(&Arc::clone(&process), move || reach.work(&process, &copies));
     }
 }
 
@@ -128,228 +155,245 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl Reach {
-    fn serve(&self, shard: ShardId) {
-        let consumer = ConsumerName::purge();
-        let max = 4;
-        let request = Request::Receive {
-            consumer: consumer.clone(),
-            max,
-            visibility_ms: VISIBILITY_MS,
-        };
-        let op = Op::Receive {
-            consumer: consumer.to_string(),
-        };
-        let deliveries = self.call(shard, &request, op, |answer| match answer {
-            Answer::Delivered(messages) => {
-                let told = messages.iter().map(|one| Delivered {
-                    outbox: one.row.outbox_id,
-                    paste: one.row.paste_id,
-                    attempt: one.id.attempt,
-                    ended_at: one.row.ended_at,
-                });
-                Some((Told::Delivered(told.collect()), messages.clone()))
+    fn work(&self, process: &Process, copies: &Mutex<Vec<(Nanos, Message)>>) {
+        let kernel = &self.world.kernel;
+        let mut registered = self.is_purge();
+        while !process.is_dead() {
+            registered = registered || self.register();
+            if registered {
+                for shard in (0..SHARDS).map(ShardId) {
+                    if self.is_due(shard) || kernel.chance.hits(100) {
+                        self.serve(shard, copies);
+                    }
+                }
             }
-            _ => None,
-        });
-        let attempts = Attempts::new(
-            Ports {
-                shards: self.clone(),
-                objects: self.clone(),
-                edge: self.clone(),
-            },
-            consumer.clone(),
-        );
-        for delivery in deliveries.unwrap_or_default() {
+            if self.hits(150) {
+                self.settle_late(|_| true);
+            }
+            self.copy(copies);
+            kernel.wait(kernel.chance.within(10 * MILLI, 150 * MILLI));
+        }
+    }
+
+    /// Whether some process that believes to lead has a message for it, of which a receive that waits
+    /// would hear.
+    fn is_due(&self, shard: ShardId) -> bool {
+        let seats = self.world.seats.iter().filter(|seat| seat.dir.id == shard);
+        let mut led = seats.filter_map(|seat| seat.shard());
+        led.any(|shard| {
+            let due = shard.next_message_in(&self.consumer);
+            due.is_some_and(|due| due.is_zero())
+        })
+    }
+
+    /// `of` in a thousand times; never while everything comes to its end.
+    fn hits(&self, of: u64) -> bool {
+        !self.world.is_quiet() && self.world.kernel.chance.hits(of)
+    }
+
+    fn is_purge(&self) -> bool {
+        self.consumer == ConsumerName::purge()
+    }
+
+    fn attempts(&self) -> Attempts<Self, Self, Self> {
+        let ports = Ports {
+            shards: self.clone(),
+            objects: self.clone(),
+            edge: self.clone(),
+        };
+        Attempts::new(ports, self.consumer.clone())
+    }
+
+    /// Gets ends from now on, of every shard.
+    fn register(&self) -> bool {
+        (0..SHARDS).all(|shard| {
+            let request = Request::Register(self.consumer.clone());
+            let op = Op::Register {
+                consumer: self.consumer.to_string(),
+            };
+            let told = |answer: &Answer| match answer {
+                Answer::Registered => Some((Told::Registered, ())),
+                _ => None,
+            };
+            let registered = self.caller.call(ShardId(shard), &request, op, told);
+            registered.is_ok()
+        })
+    }
+
+    fn serve(&self, shard: ShardId, copies: &Mutex<Vec<(Nanos, Message)>>) {
+        for delivery in self.receive(shard) {
             if self.world.kernel.is_dying() {
                 return;
             }
             let message = message(&delivery);
-            *self.outbox.lock() = Some(message.outbox_id);
-            match now(attempts.run(&message)) {
-                Ok(_) | Err(Failure::Ack(_)) => {}
+            let id = message.outbox_id;
+            if self.hits(300) {
+                self.settle_late(|held| held.attempt.outbox_id == id);
+            }
+            *self.outbox.lock() = Some(id);
+            if self.hits(120) {
+                let longer = self.world.kernel.chance.within(1_000, 15_000);
+                let longer = Duration::from_millis(longer);
+                drop(now(self.extend(&self.consumer, &message.handle, longer)));
+            }
+            match now(self.attempts().run(&message)) {
+                Ok(_) => {
+                    if self.hits(60) {
+                        self.keep(self.held(&message.handle, true));
+                    }
+                    let mut copies = copies.lock();
+                    if copies.len() < COPIES_MAX && self.hits(250) {
+                        copies.push((self.world.kernel.now(), message));
+                    }
+                }
+                Err(Failure::Ack(_)) => {}
                 Err(failure) => {
                     let reason = failure.to_string();
-                    drop(now(self.nack(&consumer, &message.handle, &reason, None)));
-                }
-            }
-        }
-    }
-
-    /// Asks a shard and writes down what it said, if that was an answer.
-    fn call<T>(
-        &self,
-        shard: ShardId,
-        request: &Request,
-        op: Op,
-        answered: impl FnOnce(&Answer) -> Option<(Told, T)>,
-    ) -> Result<T, Fault> {
-        let invoked = self.world.now();
-        let (reply, twice) = self.world.ask(shard, request, PATIENCE);
-        if self.world.kernel.is_dying() {
-            return Err(Fault("killed".to_owned()));
-        }
-        let mut at: Option<Position> = None;
-        let (told, value) = match &reply {
-            Ok(reply) => {
-                at = World::position(shard, reply);
-                match (answered(&reply.answer), &reply.answer) {
-                    (Some((told, value)), _) => (told, Ok(value)),
-                    (None, Answer::Refused(reason)) => {
-                        let reason = (*reason).to_owned();
-                        (
-                            Told::Refused {
-                                reason: reason.clone(),
-                            },
-                            Err(Fault(reason)),
-                        )
+                    drop(now(self.nack(
+                        &self.consumer,
+                        &message.handle,
+                        &reason,
+                        None,
+                    )));
+                    if self.hits(200) {
+                        self.keep(self.held(&message.handle, false));
                     }
-                    _ => (Told::Unknown, Err(Fault("unknown".to_owned()))),
                 }
             }
-            Err(Silence::Refused) => {
-                let reason = "UNREACHABLE".to_owned();
-                (
-                    Told::Refused {
-                        reason: reason.clone(),
-                    },
-                    Err(Fault(reason)),
-                )
-            }
-            Err(Silence::Lost) => (Told::Unknown, Err(Fault("no reply".to_owned()))),
-        };
-        let empty = matches!(&told, Told::Delivered(messages) if messages.is_empty());
-        if !empty {
-            self.world.note(self.id, invoked, op, (told, at), twice);
         }
-        value
     }
 
-    fn settle(&self, outbox: OutboxId, request: &Request, op: Op) -> Result<Settled, Fault> {
+    fn receive(&self, shard: ShardId) -> Vec<Delivery> {
+        let request = Request::Receive {
+            consumer: self.consumer.clone(),
+            max: 4,
+            visibility_ms: VISIBILITY_MS,
+        };
+        let op = Op::Receive {
+            consumer: self.consumer.to_string(),
+        };
+        let deliveries = self
+            .caller
+            .call(shard, &request, op, |answer| match answer {
+                Answer::Delivered(messages) => {
+                    let told = messages.iter().map(|one| Delivered {
+                        outbox: one.row.outbox_id,
+                        paste: one.row.paste_id,
+                        attempt: one.id.attempt,
+                        ended_at: one.row.ended_at,
+                    });
+                    Some((Told::Delivered(told.collect()), messages.clone()))
+                }
+                _ => None,
+            });
+        deliveries.unwrap_or_default()
+    }
+
+    /// Somebody hands the worker a copy of a message that was finished, seldom at once and mostly after
+    /// days: a broker that redelivers, or a person with a backup of it.
+    fn copy(&self, copies: &Mutex<Vec<(Nanos, Message)>>) {
+        let kernel = &self.world.kernel;
+        let at_once = self.hits(5);
+        let old = |at: Nanos| kernel.now() - at >= COPY_AGE_MIN;
+        let mut kept = copies.lock();
+        let Some(at) = kept.iter().position(|&(at, _)| at_once || old(at)) else {
+            return;
+        };
+        let (_, message) = kept.swap_remove(at);
+        drop(kept);
+        *self.outbox.lock() = Some(message.outbox_id);
+        if let Ok(finished) = now(self.attempts().run(&message)) {
+            kernel.count(if finished.ran {
+                "copy ran"
+            } else {
+                "copy did nothing"
+            });
+        }
+    }
+
+    fn held(&self, handle: &Handle, recorded: bool) -> Held {
+        let attempt = attempt_of(handle, self.outbox());
+        Held { attempt, recorded }
+    }
+
+    fn keep(&self, held: Held) {
+        self.late.lock().push(held);
+    }
+
+    /// Uses a handle late, or twice.
+    fn settle_late(&self, of: impl Fn(&Held) -> bool) {
+        let chance = &self.world.kernel.chance;
+        let mut late = self.late.lock();
+        let Some(at) = late.iter().position(of) else {
+            return;
+        };
+        let held = if chance.hits(500) {
+            late[at].clone()
+        } else {
+            late.remove(at)
+        };
+        drop(late);
+        let settling = match chance.below(4) {
+            0 => Settling::Nack("late".to_owned()),
+            1 => Settling::Extend(chance.within(1_000, 15_000)),
+            _ if held.recorded => Settling::Ack,
+            _ => Settling::Nack("twice".to_owned()),
+        };
+        drop(self.settle(&held, settling));
+    }
+
+    fn settle(&self, held: &Held, settling: Settling) -> Result<Settled, Fault> {
+        let (name, attempt) = (self.consumer.clone(), held.attempt);
+        let outbox = attempt.outbox_id;
+        let consumer = name.to_string();
+        let handle = Some(Attempt {
+            number: attempt.attempt,
+            epoch: attempt.epoch.0,
+        });
+        let (request, op) = match settling {
+            Settling::Ack => {
+                let op = Op::Ack {
+                    consumer,
+                    outbox,
+                    attempt: handle,
+                };
+                (Request::Ack(name, attempt), op)
+            }
+            Settling::Nack(reason) => {
+                let op = Op::Nack {
+                    consumer,
+                    outbox,
+                    attempt: handle,
+                };
+                (Request::Nack(name, attempt, reason), op)
+            }
+            Settling::Extend(visibility_ms) => {
+                let op = Op::Extend {
+                    consumer,
+                    outbox,
+                    attempt: handle,
+                };
+                let request = Request::Extend {
+                    consumer: name,
+                    attempt,
+                    visibility_ms,
+                };
+                (request, op)
+            }
+        };
         let shard = World::owner(outbox.slot());
-        self.call(shard, request, op, |answer| match answer {
-            Answer::Settled(settled) => Some(match settled {
-                ostraca_engine::Settled::Done => (Told::Settled(true), Settled::Done),
-                ostraca_engine::Settled::Stale => (Told::Settled(false), Settled::Stale),
-                ostraca_engine::Settled::Gone => (Told::Settled(false), Settled::Gone),
-            }),
-            _ => None,
-        })
+        self.caller
+            .call(shard, &request, op, |answer| match answer {
+                Answer::Settled(settled) => Some(match settled {
+                    ostraca_engine::Settled::Done => (Told::Settled(true), Settled::Done),
+                    ostraca_engine::Settled::Stale => (Told::Settled(false), Settled::Stale),
+                    ostraca_engine::Settled::Gone => (Told::Settled(false), Settled::Gone),
+                }),
+                _ => None,
+            })
     }
 
     fn outbox(&self) -> OutboxId {
         self.outbox.lock().expect("a message is under way")
-    }
-}
-
-impl Outbox for Reach {
-    async fn shards(&self) -> Result<Vec<Shard>, Fault> {
-        Ok(Vec::new())
-    }
-
-    async fn receive(
-        &self,
-        _: &Shard,
-        _: &ConsumerName,
-        _: usize,
-        _: Duration,
-    ) -> Result<Vec<Message>, Fault> {
-        Ok(Vec::new())
-    }
-
-    async fn ack(&self, consumer: &ConsumerName, handle: &Handle) -> Result<Settled, Fault> {
-        let outbox = self.outbox();
-        let request = Request::Ack(consumer.clone(), attempt_of(handle, outbox));
-        let consumer = consumer.to_string();
-        self.settle(outbox, &request, Op::Ack { consumer, outbox })
-    }
-
-    async fn nack(
-        &self,
-        consumer: &ConsumerName,
-        handle: &Handle,
-        reason: &str,
-        _: Option<Duration>,
-    ) -> Result<Settled, Fault> {
-        let outbox = self.outbox();
-        let attempt = attempt_of(handle, outbox);
-        let request = Request::Nack(consumer.clone(), attempt, reason.to_owned());
-        let consumer = consumer.to_string();
-        self.settle(outbox, &request, Op::Nack { consumer, outbox })
-    }
-
-    async fn extend(&self, _: &ConsumerName, _: &Handle, _: Duration) -> Result<Settled, Fault> {
-        Ok(Settled::Done)
-    }
-}
-
-impl Inbox for Reach {
-    async fn contains(&self, consumer: &ConsumerName, outbox: &OutboxId) -> Result<bool, Fault> {
-        let request = Request::Contains(consumer.clone(), *outbox);
-        let op = Op::Contains {
-            consumer: consumer.to_string(),
-            outbox: *outbox,
-        };
-        self.call(
-            World::owner(outbox.slot()),
-            &request,
-            op,
-            |answer| match answer {
-                Answer::Contains(there) => Some((Told::Contained(*there), *there)),
-                _ => None,
-            },
-        )
-    }
-
-    async fn record(&self, consumer: &ConsumerName, outbox: &OutboxId) -> Result<Recorded, Fault> {
-        let request = Request::Record(consumer.clone(), *outbox);
-        let op = Op::Record {
-            consumer: consumer.to_string(),
-            outbox: *outbox,
-        };
-        self.call(
-            World::owner(outbox.slot()),
-            &request,
-            op,
-            |answer| match answer {
-                Answer::Recorded { first } => Some((
-                    Told::Recorded { first: *first },
-                    if *first {
-                        Recorded::Now
-                    } else {
-                        Recorded::Before
-                    },
-                )),
-                _ => None,
-            },
-        )
-    }
-}
-
-impl Objects for Reach {
-    async fn delete(&self, key: &str) -> Result<Deleted, ostraca_bodies::Error> {
-        let down = || ostraca_bodies::Error::Deadline {
-            action: ostraca_bodies::Action::Delete,
-            after: Duration::from_secs(1),
-        };
-        let id = PasteId::from_object_key(key).ok_or_else(down)?;
-        match self.world.delete_object(id, self.outbox()) {
-            Some(true) => Ok(Deleted::Was),
-            Some(false) => Ok(Deleted::WasNot),
-            None => Err(down()),
-        }
-    }
-
-    async fn probe(&self) -> Result<(), ostraca_bodies::Error> {
-        Ok(())
-    }
-}
-
-impl Edge for Reach {
-    async fn purge(&self, id: &PasteId) -> Result<(), PurgeError> {
-        if self.world.purge_edge(*id, self.outbox()) {
-            Ok(())
-        } else {
-            Err(PurgeError::new(PurgeFault::Deadline))
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use ostraca_checker::{Call, Effect, EffectKind, Instant, Ledger, Op, Position, Told};
+use ostraca_checker::{Begun, Call, Effect, EffectKind, Instant, Ledger, Op, Position, Told};
 use ostraca_types::{OutboxId, PasteId, ShardId, Slot};
 use parking_lot::Mutex;
 
@@ -19,17 +19,30 @@ pub(crate) const SEATS: usize = 2;
 /// How long an edge keeps what nobody purges.
 const EDGE_MAX_AGE: Nanos = 60 * SECOND;
 
-/// What the object store does now, of a thousand calls.
+/// What a part of the world does now, of a thousand calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StoreMood {
     pub(crate) refuses: u64,
     pub(crate) slow: u64,
 }
 
-/// What the object store and the edge hold.
+/// What is outside of the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Objects,
+    Edge,
+    Search,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 3] = [Self::Objects, Self::Edge, Self::Search];
+}
+
+/// What it holds, and how it behaves.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
-    pub(crate) mood: StoreMood,
+    /// Of those that are not as they should be.
+    pub(crate) moods: BTreeMap<Part, StoreMood>,
     pub(crate) objects: BTreeMap<PasteId, ()>,
     /// Until when.
     pub(crate) cached: BTreeMap<PasteId, Nanos>,
@@ -159,26 +172,39 @@ impl World {
         (told, at): (Told, Option<Position>),
         twice: bool,
     ) {
-        if twice {
-            self.ledger.lock().calls.push(Call {
-                client,
-                invoked,
-                returned: self.now(),
-                op: op.clone(),
-                told: Told::Unknown,
-                at: None,
-            });
-        }
+        self.note_create(client, invoked, op, None, (told, at), twice);
+    }
+
+    /// The same of a create, which has what its begin gave.
+    pub(crate) fn note_create(
+        &self,
+        client: u32,
+        invoked: Instant,
+        op: Op,
+        begun: Option<Begun>,
+        (told, at): (Told, Option<Position>),
+        twice: bool,
+    ) {
         self.kernel
             .tell("client", || format!("{client}: {op:?} -> {told:?}"));
-        self.ledger.lock().calls.push(Call {
+        let call = Call {
             client,
             invoked,
             returned: self.now(),
             op,
             told,
             at,
-        });
+            begun,
+        };
+        let mut ledger = self.ledger.lock();
+        if twice {
+            ledger.calls.push(Call {
+                told: Told::Unknown,
+                at: None,
+                ..call.clone()
+            });
+        }
+        ledger.calls.push(call);
     }
 
     /// Where a reply says that it was decided.
@@ -190,64 +216,62 @@ impl World {
         })
     }
 
-    fn store_takes(&self) -> bool {
-        let mood = self.outside.lock().mood;
+    fn mood(&self, part: Part) -> StoreMood {
+        let outside = self.outside.lock();
+        outside.moods.get(&part).copied().unwrap_or_default()
+    }
+
+    /// A call to a part of the world: what it does, and whether that is told. `None`: it may have
+    /// done it or not.
+    fn reach<T>(&self, part: Part, does: impl FnOnce(&mut Outside, Nanos) -> T) -> Option<T> {
         let chance = &self.kernel.chance;
-        let takes = if chance.hits(mood.slow) {
+        let takes = if chance.hits(self.mood(part).slow) {
             chance.within(100 * MILLI, 4 * SECOND)
         } else {
             chance.within(200 * MICRO, 4 * MILLI)
         };
         self.kernel.wait(takes);
-        !self.kernel.is_dying()
-    }
-
-    fn store_refuses(&self) -> bool {
-        let mood = self.outside.lock().mood;
-        self.kernel.chance.hits(mood.refuses)
+        if self.kernel.is_dying() {
+            return None;
+        }
+        let refused = chance.hits(self.mood(part).refuses);
+        let done = (!refused || chance.hits(300)).then(|| {
+            let now = self.kernel.now();
+            does(&mut self.outside.lock(), now)
+        });
+        done.filter(|_| !refused)
     }
 
     /// Puts a paste's object. `false`: it may be there or not.
     pub(crate) fn put(&self, id: PasteId) -> bool {
-        if !self.store_takes() {
-            return false;
-        }
-        let refused = self.store_refuses();
-        if !refused || self.kernel.chance.hits(300) {
-            self.outside.lock().objects.insert(id, ());
-        }
-        !refused
+        let put = self.reach(Part::Objects, |outside, _| outside.objects.insert(id, ()));
+        put.is_some()
     }
 
     /// Deletes an object: whether it was there, if the store says so.
     pub(crate) fn delete_object(&self, id: PasteId, outbox: OutboxId) -> Option<bool> {
-        if !self.store_takes() {
-            return None;
-        }
-        let refused = self.store_refuses();
-        let mut was = false;
-        if !refused || self.kernel.chance.hits(300) {
-            was = self.outside.lock().objects.remove(&id).is_some();
+        self.reach(Part::Objects, |outside, _| {
             self.effect(EffectKind::ObjectDeleted, id, outbox);
-        }
-        (!refused).then_some(was)
+            outside.objects.remove(&id).is_some()
+        })
     }
 
     /// Purges the edge; `false` if that failed, as far as is known.
     pub(crate) fn purge_edge(&self, id: PasteId, outbox: OutboxId) -> bool {
-        if !self.store_takes() {
-            return false;
-        }
-        let refused = self.store_refuses();
-        if !refused || self.kernel.chance.hits(300) {
-            let now = self.kernel.now();
-            let mut outside = self.outside.lock();
+        let purged = self.reach(Part::Edge, |outside, now| {
+            self.effect(EffectKind::EdgePurged, id, outbox);
             outside.cached.remove(&id);
             outside.purged.insert(id, now);
-            drop(outside);
-            self.effect(EffectKind::EdgePurged, id, outbox);
-        }
-        !refused
+        });
+        purged.is_some()
+    }
+
+    /// Takes a paste out of the search; `false` if that failed, as far as is known.
+    pub(crate) fn unlist(&self, id: PasteId, outbox: OutboxId) -> bool {
+        let unlisted = self.reach(Part::Search, |_, _| {
+            self.effect(EffectKind::Unlisted, id, outbox);
+        });
+        unlisted.is_some()
     }
 
     fn effect(&self, kind: EffectKind, paste: PasteId, outbox: OutboxId) {
@@ -267,6 +291,8 @@ impl World {
         let mut outside = self.outside.lock();
         if outside.purged.get(&id).is_none_or(|&at| at < invoked.0) {
             outside.cached.insert(id, until);
+        } else {
+            self.kernel.count("answer for a purged edge");
         }
     }
 }

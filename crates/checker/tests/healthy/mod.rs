@@ -1,8 +1,10 @@
 //! A history of everything that can happen and nothing that cannot, and the store that it leaves.
 
+pub(crate) mod messages;
+
 use ostraca_checker::{
-    Call, Delivered, Effect, EffectKind, Instant, KeyState, Ledger, Op, PasteState, Position,
-    ShardState, Store, Told,
+    Begun, Call, Delivered, Effect, EffectKind, Instant, KeyState, Ledger, Op, PasteState,
+    Position, ShardState, Store, Time, Told,
 };
 use ostraca_types::contract::IDEMPOTENCY_RETENTION;
 use ostraca_types::{KeyDigest, OutboxId, PasteId, RequestDigest, Slot, Timestamp, TokenHash};
@@ -14,6 +16,8 @@ pub(crate) const DAY: u64 = 24 * HOUR;
 /// A lifetime that nothing here outlasts.
 pub(crate) const LONG: u64 = 30 * DAY;
 pub(crate) const PURGE: &str = "purge";
+
+pub(crate) use messages::{SEARCH, by};
 
 /// Who saves what: a number names a key, its request, its paste, its token and its message.
 #[derive(Clone, Copy)]
@@ -66,12 +70,22 @@ impl Save {
 
     pub(crate) fn ack(self) -> Op {
         let (consumer, outbox) = (PURGE.to_owned(), self.outbox());
-        Op::Ack { consumer, outbox }
+        let attempt = None;
+        Op::Ack {
+            consumer,
+            outbox,
+            attempt,
+        }
     }
 
     pub(crate) fn nack(self) -> Op {
         let (consumer, outbox) = (PURGE.to_owned(), self.outbox());
-        Op::Nack { consumer, outbox }
+        let attempt = None;
+        Op::Nack {
+            consumer,
+            outbox,
+            attempt,
+        }
     }
 
     pub(crate) fn look(self) -> Op {
@@ -149,7 +163,11 @@ impl History {
     pub(crate) fn call(&mut self, op: Op, told: Told) -> usize {
         let appends = match &told {
             Told::Created { replayed, .. } => !replayed,
-            Told::Deleted | Told::Settled(_) | Told::Recorded { .. } => true,
+            Told::Deleted
+            | Told::Settled(_)
+            | Told::Recorded { .. }
+            | Told::Registered
+            | Told::Replayed(_) => true,
             Told::Delivered(messages) => !messages.is_empty(),
             _ => false,
         };
@@ -168,6 +186,7 @@ impl History {
                 epoch: self.epoch,
                 sequence: self.sequence,
             }),
+            begun: None,
         });
         self.now += 1;
         self.ledger.calls.len() - 1
@@ -206,6 +225,17 @@ impl History {
         self.store.objects.insert(save.paste());
     }
 
+    /// A create that nobody heard the answer of was committed an hour after its begin.
+    pub(crate) fn unheard(&mut self, call: usize, save: Save) {
+        let created = self.time_of(call);
+        self.ledger.calls[call].begun = Some(Begun {
+            paste: save.paste(),
+            at: Some(Time(Timestamp(created.0 - HOUR))),
+        });
+        self.sequence += 1;
+        self.keep(save, save, Timestamp(created.0 + LONG), LONG);
+    }
+
     /// A read, which finds what is in the store.
     pub(crate) fn get(&mut self, save: Save) -> usize {
         let row = self.store.pastes.iter().find(|row| row.id == save.paste());
@@ -220,7 +250,7 @@ impl History {
     }
 
     /// The paste's row is gone.
-    fn end_of(&mut self, save: Save) {
+    pub(crate) fn end_of(&mut self, save: Save) {
         self.store.pastes.retain(|row| row.id != save.paste());
     }
 
@@ -235,7 +265,7 @@ impl History {
     }
 
     /// The worker's order of steps, from a delivery on.
-    fn purge(&mut self, save: Save, attempt: u32) {
+    pub(crate) fn purge(&mut self, save: Save, attempt: u32) {
         self.end_of(save);
         self.call(receive(), save.delivered(attempt, self.shard_time()));
         self.call(save.look(), Told::Contained(false));
@@ -243,15 +273,15 @@ impl History {
         self.effect(EffectKind::EdgePurged, save);
         self.store.objects.remove(&save.paste());
         self.call(save.record(), Told::Recorded { first: true });
-        self.recorded(save);
+        self.recorded(PURGE, save);
         self.call(save.ack(), Told::Settled(true));
     }
 
-    fn recorded(&mut self, save: Save) {
+    pub(crate) fn recorded(&mut self, consumer: &str, save: Save) {
         let until = Timestamp(self.shard_time().0 + 8 * DAY);
         self.store
             .inbox
-            .push((PURGE.to_owned(), save.outbox(), until));
+            .push((consumer.to_owned(), save.outbox(), until));
     }
 
     /// The shard, as it is found at the end.
@@ -261,6 +291,7 @@ impl History {
             epoch: self.epoch,
             sequence: self.sequence,
             now: self.shard_time(),
+            dropped: 0,
         }];
     }
 }
@@ -289,6 +320,8 @@ pub(crate) const TOILED: Save = Save(10);
 pub(crate) const READ_LATE: Save = Save(11);
 /// Created, for somebody who never heard of it, with another request than the one that did.
 pub(crate) const TAKEN: Save = Save(12);
+/// Created for somebody who never heard of it, and never asked again.
+pub(crate) const UNHEARD: Save = Save(15);
 /// Some request that nobody keeps.
 pub(crate) const OTHER: Save = Save(99);
 
@@ -297,6 +330,7 @@ pub(crate) fn healthy() -> History {
     creates(&mut h);
     ends(&mut h);
     another_leader(&mut h);
+    h.gives_up();
     h.now += 26 * HOUR;
     h.get(LIVES);
     // Their keys' time is over.
@@ -366,6 +400,9 @@ fn creates(h: &mut History) {
     h.sequence += 1;
     h.keep(TAKEN, TAKEN, expires_at, LONG);
     h.call(TAKEN.create_of(TAKEN, LONG), Told::Conflict);
+
+    let at = h.call(UNHEARD.create_of(UNHEARD, LONG), Told::Unknown);
+    h.unheard(at, UNHEARD);
 }
 
 fn ends(h: &mut History) {
@@ -393,12 +430,14 @@ fn ends(h: &mut History) {
 fn another_leader(h: &mut History) {
     h.epoch = 2;
     h.sequence += 1;
+    h.register();
     h.create(UNSURE_DELETE, LONG);
     h.call(UNSURE_DELETE.delete(), Told::Unknown);
     h.sequence += 1;
     h.end_of(UNSURE_DELETE);
     h.get(UNSURE_DELETE);
     h.purge(UNSURE_DELETE, 1);
+    h.search(UNSURE_DELETE);
     h.now += 6_000;
     h.get(EXPIRED);
     h.get(LIVES);
@@ -414,12 +453,14 @@ fn another_leader(h: &mut History) {
     h.call(TOILED.nack(), Told::Settled(true));
     h.call(receive(), TOILED.delivered(2, h.shard_time()));
     h.call(TOILED.look(), Told::Unknown);
+    h.call(TOILED.look(), Told::Contained(false));
     h.effect(EffectKind::ObjectDeleted, TOILED);
     h.effect(EffectKind::EdgePurged, TOILED);
     h.store.objects.remove(&TOILED.paste());
     // The worker is killed here, and nobody wrote down that it had recorded the message.
     h.sequence += 1;
-    h.recorded(TOILED);
+    h.recorded(PURGE, TOILED);
+    h.search(TOILED);
     h.call(receive(), TOILED.delivered(3, h.shard_time()));
     h.call(TOILED.look(), Told::Contained(true));
     h.call(TOILED.ack(), Told::Unknown);
@@ -429,6 +470,7 @@ fn another_leader(h: &mut History) {
     h.end_of(READ_LATE);
     h.call(READ_LATE.delete(), Told::Deleted);
     h.purge(READ_LATE, 1);
+    h.search(READ_LATE);
     h.ledger.calls[read].returned = h.at();
     // An orphan, of a create that never committed.
     h.store.objects.insert(OTHER.paste());

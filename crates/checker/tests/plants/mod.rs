@@ -1,6 +1,11 @@
 //! Small changes to a healthy history, each of which makes one thing wrong.
 
-use ostraca_checker::{Call, Effect, EffectKind, Instant, KeyState, Kind, Op, Position, Told};
+mod delivery;
+mod inbox;
+
+use ostraca_checker::{
+    Begun, Call, Effect, EffectKind, Instant, KeyState, Kind, Op, Position, Time, Told,
+};
 use ostraca_types::{RequestDigest, Timestamp, TokenHash};
 
 use crate::healthy::*;
@@ -12,7 +17,7 @@ pub(crate) struct Planted {
     pub(crate) effects: Vec<usize>,
 }
 
-fn calls(calls: impl Into<Vec<usize>>) -> Planted {
+pub(crate) fn calls(calls: impl Into<Vec<usize>>) -> Planted {
     Planted {
         calls: calls.into(),
         effects: Vec::new(),
@@ -28,7 +33,8 @@ pub(crate) fn plants(kind: Kind) -> &'static [(&'static str, Plant)] {
         Kind::CreateLost => &[
             ("not in the store", |h| {
                 h.store.pastes.retain(|row| row.id != LIVES.paste());
-                h.store.undelivered.push((LIVES.outbox(), LIVES.paste()));
+                let row = delivery::ended(h, LIVES, LIVES);
+                h.store.undelivered.push(row);
                 calls([h.create_call(LIVES)])
             }),
             ("missing, and there again", |h| {
@@ -56,6 +62,43 @@ pub(crate) fn plants(kind: Kind) -> &'static [(&'static str, Plant)] {
                     row.expires_at.0 -= HOUR;
                 }
                 calls([h.create_call(REUSED_LATER)])
+            }),
+        ],
+        Kind::PasteUnnamed => &[
+            ("its key's row is gone", |h| {
+                let save = Save(70);
+                let at = h.call(save.create_of(save, LONG), Told::Unknown);
+                h.unheard(at, save);
+                h.store.keys.retain(|row| row.digest != save.key());
+                h.end();
+                calls([at])
+            }),
+            ("nobody asked for it", |h| {
+                let save = Save(70);
+                h.keep(save, save, Timestamp(h.shard_time().0 + LONG), LONG);
+                h.store.keys.retain(|row| row.digest != save.key());
+                Planted::default()
+            }),
+        ],
+        Kind::CommittedTooLate => &[
+            ("an hour and a millisecond after its begin", |h| {
+                let at = h.create_call(LIVES);
+                let begun = Timestamp(h.time_of(at).0 - HOUR - 1);
+                h.ledger.calls[at].begun = Some(Begun {
+                    paste: LIVES.paste(),
+                    at: Some(Time(begun)),
+                });
+                calls([at])
+            }),
+            ("nobody heard of it, and it is in the store", |h| {
+                let at = h.find(&UNHEARD.create_of(UNHEARD, LONG), |_| true);
+                if let Some(Begun {
+                    at: Some(begun), ..
+                }) = &mut h.ledger.calls[at].begun
+                {
+                    begun.0.0 -= 1;
+                }
+                calls([at])
             }),
         ],
         Kind::KeyWithTwoPastes => &[
@@ -260,13 +303,19 @@ pub(crate) fn plants(kind: Kind) -> &'static [(&'static str, Plant)] {
                 "a record of a replaced leader behind its successor's",
                 |h| {
                     // Asked while the old one led, so that neither answer alone is late.
-                    let (old, new) = (h.create_call(NEVER), h.create_call(UNSURE_DELETE));
+                    let consumer = SEARCH.to_owned();
+                    let new = h.find(&Op::Register { consumer }, |_| true);
+                    let old = h.create_call(NEVER);
                     let begun = h.ledger.calls[old].invoked;
-                    let next = h.ledger.calls[new].at.map(|position| position.sequence + 1);
+                    let last = h.create_call(UNSURE_DELETE);
+                    let next = h.ledger.calls[last]
+                        .at
+                        .map(|position| position.sequence + 1);
                     let at = h.find(&UNSURE_DELETE.delete(), |_| true);
                     h.ledger.calls[at].told = Told::Deleted;
                     h.ledger.calls[at].invoked = begun;
                     h.ledger.calls[new].invoked = begun;
+                    h.ledger.calls[last].invoked = begun;
                     h.ledger.calls[at].at = next.map(|sequence| Position {
                         shard: 0,
                         epoch: 1,
@@ -287,146 +336,24 @@ pub(crate) fn plants(kind: Kind) -> &'static [(&'static str, Plant)] {
             h.ledger.calls[at].at = position;
             calls([at])
         })],
-        Kind::EndWithoutMessage => &[
-            ("of an answered create", |h| {
-                forget(h, EXPIRED);
-                calls([h.create_call(EXPIRED)])
-            }),
-            ("of a create that a key proves", |h| {
-                let (key, paste) = (Save(70), Save(71));
-                h.call(key.create_of(key, LONG), Told::Unknown);
-                let expires_at = Timestamp(h.shard_time().0 + LONG);
-                h.keep(key, paste, expires_at, LONG);
-                h.store.pastes.retain(|row| row.id != paste.paste());
-                Planted::default()
-            }),
-        ],
-        Kind::TwoMessages => &[("one of them in the store", |h| {
-            h.store
-                .undelivered
-                .push((Save(44).outbox(), EXPIRED.paste()));
-            calls([h.create_call(EXPIRED)])
-        })],
-        Kind::MessageShared => &[("one of them in the store", |h| {
-            h.store
-                .undelivered
-                .push((EXPIRED.outbox(), Save(45).paste()));
-            calls([h.find(&receive(), |told| gives(told, EXPIRED))])
-        })],
-        Kind::InboxLost => &[
-            ("looked for in vain", |h| {
-                let at = h.find(&EXPIRED.look(), |told| *told == Told::Contained(true));
-                h.ledger.calls[at].told = Told::Contained(false);
-                calls([h.find(&EXPIRED.record(), |_| true), at])
-            }),
-            ("recorded twice at once", |h| {
-                let first = h.find(&EXPIRED.record(), |_| true);
-                let mut twin = h.ledger.calls[first].clone();
-                twin.at = None;
-                h.ledger.calls.push(twin);
-                calls([first, h.ledger.calls.len() - 1])
-            }),
-            ("not in the store", |h| {
-                h.store.inbox.retain(|(_, id, _)| *id != DELETED.outbox());
-                calls([h.find(&DELETED.record(), |_| true)])
-            }),
-            ("not in the store, and only ever looked for", |h| {
-                h.store.inbox.retain(|(_, id, _)| *id != TOILED.outbox());
-                calls([h.find(&TOILED.look(), |told| *told == Told::Contained(true))])
-            }),
-        ],
-        Kind::AckBeforeRecord => &[
-            ("acked and then recorded", |h| {
-                let (ack, record) = (
-                    h.find(&DELETED.ack(), |_| true),
-                    h.find(&DELETED.record(), |_| true),
-                );
-                let kept = h.ledger.calls[record].clone();
-                h.ledger.calls[record].op = h.ledger.calls[ack].op.clone();
-                h.ledger.calls[record].told = h.ledger.calls[ack].told.clone();
-                h.ledger.calls[ack].op = kept.op;
-                h.ledger.calls[ack].told = kept.told;
-                calls([record])
-            }),
-            ("acked when the record's outcome was unknown", |h| {
-                let at = h.find(&DELETED.record(), |_| true);
-                h.ledger.calls[at].told = Told::Unknown;
-                calls([at, h.find(&DELETED.ack(), |_| true)])
-            }),
-            ("gone, and nobody did anything about it", |h| {
-                let at = h.find(&receive(), |told| gives(told, UNSURE_DELETE));
-                let given = h.ledger.calls[at].clone();
-                forget(h, UNSURE_DELETE);
-                h.ledger.calls.push(given);
-                h.store.objects.remove(&UNSURE_DELETE.paste());
-                calls([h.ledger.calls.len() - 1])
-            }),
-        ],
-        Kind::RecordBeforeEffects => &[
-            ("the object deleted afterwards", |h| {
-                late(h, EffectKind::ObjectDeleted)
-            }),
-            ("the edge purged afterwards", |h| {
-                late(h, EffectKind::EdgePurged)
-            }),
-        ],
-        Kind::EffectBeforeEnd => &[
-            ("before anybody was given the message", |h| {
-                let at = effect_of(h, EXPIRED);
-                h.ledger.effects[at].at = Instant(3_000_000_000);
-                Planted {
-                    calls: vec![h.find(&receive(), |told| gives(told, EXPIRED))],
-                    effects: vec![at],
-                }
-            }),
-            ("and the paste is in the store", |h| {
-                let at = h.ledger.effects.len();
-                h.call(receive(), LIVES.delivered(1, h.shard_time()));
-                h.ledger.effects.push(Effect {
-                    at: h.at(),
-                    kind: EffectKind::ObjectDeleted,
-                    paste: LIVES.paste(),
-                    outbox: LIVES.outbox(),
-                });
-                h.end();
-                Planted {
-                    calls: vec![h.create_call(LIVES)],
-                    effects: vec![at],
-                }
-            }),
-            ("and the paste was found afterwards", |h| {
-                let purged = effect_of(h, READ_LATE);
-                let at = h.find(&READ_LATE.get(), |_| true);
-                let after = Instant(h.ledger.effects[purged].at.0 + 1);
-                // Nobody knows of the delete before that.
-                let delete = h.find(&READ_LATE.delete(), |_| true);
-                h.ledger.calls[delete].returned = Instant(after.0 + 1);
-                h.ledger.calls[at].invoked = after;
-                h.ledger.calls[at].at = None;
-                Planted {
-                    calls: vec![at],
-                    effects: vec![purged],
-                }
-            }),
-        ],
-        Kind::ObjectMissing => &[("of a paste in the store", |h| {
-            h.store.objects.remove(&LIVES.paste());
-            calls([h.create_call(LIVES)])
-        })],
-        Kind::LeftOver => &[
-            ("the object", |h| {
-                h.store.objects.insert(DELETED.paste());
-                calls([h.find(&DELETED.record(), |_| true)])
-            }),
-            ("the edge's copy", |h| {
-                h.store.cached.insert(DELETED.paste());
-                calls([h.find(&DELETED.record(), |_| true)])
-            }),
-            ("a late reader's copy, when its time is over", |h| {
-                h.store.cached.insert(READ_LATE.paste());
-                calls([h.find(&READ_LATE.record(), |_| true)])
-            }),
-        ],
+        Kind::EndWithoutMessage => delivery::END_WITHOUT_MESSAGE,
+        Kind::TwoMessages => delivery::TWO_MESSAGES,
+        Kind::MessageShared => delivery::MESSAGE_SHARED,
+        Kind::MessageLost => delivery::MESSAGE_LOST,
+        Kind::ConsumerSkipped => delivery::CONSUMER_SKIPPED,
+        Kind::MessageOverAge => delivery::MESSAGE_OVER_AGE,
+        Kind::DropNotCounted => delivery::DROP_NOT_COUNTED,
+        Kind::DeadTooEarly => delivery::DEAD_TOO_EARLY,
+        Kind::WrongHandle => delivery::WRONG_HANDLE,
+        Kind::InboxLost => inbox::INBOX_LOST,
+        Kind::InboxKeptTooLong => inbox::INBOX_KEPT_TOO_LONG,
+        Kind::Suppressed => inbox::SUPPRESSED,
+        Kind::AckBeforeRecord => inbox::ACK_BEFORE_RECORD,
+        Kind::EffectRepeated => inbox::EFFECT_REPEATED,
+        Kind::RecordBeforeEffects => inbox::RECORD_BEFORE_EFFECTS,
+        Kind::EffectBeforeEnd => inbox::EFFECT_BEFORE_END,
+        Kind::ObjectMissing => inbox::OBJECT_MISSING,
+        Kind::LeftOver => inbox::LEFT_OVER,
         Kind::NotLinearizable => &[
             ("a key", |h| {
                 // Used by the one that nobody heard of, and then new.
@@ -470,7 +397,7 @@ impl History {
         found.expect("such a call")
     }
 
-    fn create_call(&self, save: Save) -> usize {
+    pub(crate) fn create_call(&self, save: Save) -> usize {
         let named =
             |told: &Told| matches!(told, Told::Created { paste, .. } if *paste == save.paste());
         let found = self.ledger.calls.iter().position(|call| named(&call.told));
@@ -482,11 +409,11 @@ fn is_replay(told: &Told) -> bool {
     matches!(told, Told::Created { replayed: true, .. })
 }
 
-fn gives(told: &Told, save: Save) -> bool {
+pub(crate) fn gives(told: &Told, save: Save) -> bool {
     matches!(told, Told::Delivered(all) if all.iter().any(|one| one.outbox == save.outbox()))
 }
 
-fn effect_of(h: &History, save: Save) -> usize {
+pub(crate) fn effect_of(h: &History, save: Save) -> usize {
     let mut effects = h.ledger.effects.iter();
     effects
         .position(|effect| effect.paste == save.paste())
@@ -495,14 +422,20 @@ fn effect_of(h: &History, save: Save) -> usize {
 
 /// Nothing was ever heard of its message.
 pub(crate) fn forget(h: &mut History, save: Save) {
-    let of = [save.record(), save.ack(), save.look()];
+    let outbox = save.outbox();
+    let names = |op: &Op| match op {
+        Op::Ack { outbox, .. }
+        | Op::Nack { outbox, .. }
+        | Op::Extend { outbox, .. }
+        | Op::Record { outbox, .. }
+        | Op::Contains { outbox, .. } => *outbox == save.outbox(),
+        _ => false,
+    };
     h.ledger
         .calls
-        .retain(|call| !of.contains(&call.op) && !gives(&call.told, save));
-    h.ledger
-        .effects
-        .retain(|effect| effect.paste != save.paste());
-    h.store.inbox.retain(|(_, id, _)| *id != save.outbox());
+        .retain(|call| !names(&call.op) && !gives(&call.told, save));
+    h.ledger.effects.retain(|effect| effect.outbox != outbox);
+    h.store.inbox.retain(|(_, id, _)| *id != outbox);
 }
 
 pub(crate) fn late(h: &mut History, kind: EffectKind) -> Planted {
