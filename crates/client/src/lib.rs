@@ -285,7 +285,7 @@ impl Client {
         let channel = pool::connect(address)?;
         let mut service = v1::cluster_service_client::ClusterServiceClient::new(channel);
         let confirm = async {
-            let request = v1::ConfirmClockRequest {};
+            let request = self.router.mark(Request::new(v1::ConfirmClockRequest {}));
             service
                 .confirm_clock(request)
                 .await

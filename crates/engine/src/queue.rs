@@ -88,6 +88,8 @@ impl Queue {
             None
         };
         if let Some(refused) = refused {
+            // What a reply holds is let go of outside the lock.
+            drop(state);
             drop(work.take_reply());
             return Err(refused);
         }

@@ -160,7 +160,9 @@ impl Host {
 
     /// The shard, if it answers.
     pub(crate) fn serving(&self) -> Result<Shard, Refusal> {
-        match *self.phase.borrow() {
+        // Not held on to: a refusal looks at it again, and whoever waits to change it goes first.
+        let phase = *self.phase.borrow();
+        match phase {
             Phase::Standby => Err(self.not_leader("this process is the shard's standby")),
             Phase::HandedOver => Err(self.not_leader("the shard is handed over to its standby")),
             Phase::Recovering => Err(Refusal::new(
@@ -253,7 +255,8 @@ impl Host {
     /// This process, while it leads.
     fn own_lead(&self) -> Option<Leader> {
         let shard = self.opened()?;
-        (*self.phase.borrow() == Phase::Serving).then(|| Leader {
+        let leads = *self.phase.borrow() == Phase::Serving;
+        leads.then(|| Leader {
             address: self.address.to_string(),
             epoch: shard.epoch().0,
         })

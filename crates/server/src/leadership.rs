@@ -26,6 +26,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const SILENT_MIN: Duration = Duration::from_millis(250);
 /// How long a leader that was killed may take to be gone: it may hang in a sync.
 const KILLED_MAX: Duration = Duration::from_millis(500);
+/// How long a beat that is under way may hold up who comes to lead. One that comes later names a
+/// leader its own standby, and is too old to be handed over to in a second.
+const BEAT_END_MAX: Duration = Duration::from_millis(250);
 /// A standby that was handed the shard leads by then, or something is wrong with it.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(4);
 
@@ -228,8 +231,8 @@ impl Beats {
 
     async fn end(self) {
         if let Some((_, under_way)) = self.0 {
-            // A beat that panicked is none.
-            let _ = under_way.await;
+            // A beat that panicked is none; one that hangs in the disk of the seats is not waited for.
+            let _ = tokio::time::timeout(BEAT_END_MAX, under_way).await;
         }
     }
 }

@@ -175,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::DataDir;
+    use crate::host::Phase;
     use crate::secrets::Secrets;
 
     /// A process of shard 0 whose directory is `dir`.
@@ -222,6 +223,33 @@ mod tests {
         assert!(!host.can_hand_over(&clock));
         files::overwrite(&path, b"0000000001").expect("written");
         assert!(!host.can_hand_over(&clock), "half a beat");
+    }
+
+    /// Goal: whoever is refused by a standby does not stand in the way of its coming to lead.
+    /// Method: refusals, each of which looks for the leader, while another thread changes the phase; two
+    /// that wait for each other never end.
+    #[test]
+    fn f06_a_refusal_does_not_hold_up_a_take_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let host = std::sync::Arc::new(host(dir.path()));
+        let (ended, ends) = std::sync::mpsc::sync_channel(3);
+        for thread in 0..3 {
+            let (host, ended) = (std::sync::Arc::clone(&host), ended.clone());
+            std::thread::spawn(move || {
+                for round in 0..5_000 {
+                    match (thread, round % 2) {
+                        (0, 0) => host.enter(Phase::Recovering),
+                        (0, _) => host.enter(Phase::Standby),
+                        _ => drop(host.serving()),
+                    }
+                }
+                ended.send(()).expect("it is waited for");
+            });
+        }
+        for _ in 0..3 {
+            let end = ends.recv_timeout(Duration::from_secs(60));
+            end.expect("nobody waits for ever");
+        }
     }
 
     /// Goal: of several standbys the one that is known goes on.
